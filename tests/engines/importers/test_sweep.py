@@ -127,6 +127,7 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
         ("k,step_ms\n0,20\n2,30\n4,40\n", "an accept length with every step time"),
         ("k,tps,accept_len\n0,50,1\n2,70,1.9\n4,80,\n", "the accept length of the longest draft. Got none at 4"),
         ("k,tps\n0,50\n2,70\n", "plain decoding, which is length 0, and two draft lengths"),
+        ('{"accept_length": 2.5, "mean_tpot_ms": 8.0}', "the draft length of each result"),
         ("[0.8, 0.4]", "give it to --acceptance"),
         (
             '{"k": 3, "mean_tpot_ms": 9, "max_concurrency": 64, "num_prompts": 10}',

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, acceptance_from_mean, pool_steps
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
-from treeopt.engines.importers.importer import ACCEPTANCE, Importer, Measurements
+from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, Importer, Measurements
 from treeopt.engines.importers.sweep import LENGTH, ROOTED
 from treeopt.engines.importers.table_rows import flatten_settings
 from treeopt.engines.prometheus import SampleError, read_samples
@@ -211,6 +211,12 @@ def is_mean_only(file: ForeignFile) -> bool:
 
 def refuse_mean_only(file: ForeignFile) -> Measurements:
     place, key = next((result.place, key) for result in file.objects for key in MEAN_KEYS if key in result.content)
+    if file.part == SWEEP:
+        raise file.error(
+            place or "content",
+            f"expected the draft length of each result, such as {LENGTH[1]}. Got none: add it, or update SGLang, whose "
+            "results contain it in server_info.",
+        )
     raise file.error(
         place or "content",
         f"expected acceptance by position. Got the mean {key} only: take SGLang's responses with meta_info, which have "
