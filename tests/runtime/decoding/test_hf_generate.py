@@ -17,6 +17,7 @@ from treeopt.engines.exporters.hf import CODE, custom_generate_code
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.runtime import load_model
 from treeopt.runtime.decoding import hf_generate
+from treeopt.runtime.models.hf.cache import cache_argument
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
@@ -254,11 +255,12 @@ class TestRefusals:
         assert torch.equal(generate(repetition_penalty=1.0), plain)
 
     def test_unsupported_inputs_are_refused(self, target, draft, prompt):
-        cache = target(prompt["input_ids"][:, :-1]).past_key_values
+        argument = cache_argument(target)
+        cache = target(prompt["input_ids"][:, :-1])[argument]
         for inputs, reason in (
             ({"inputs": prompt["input_ids"].repeat(2, 1)}, r"input_ids: expected one sequence.* Got 2"),
             ({"inputs_embeds": torch.zeros(1, 4, 256)}, "inputs_embeds: expected tokens"),
-            ({**prompt, "past_key_values": cache}, "expected none"),
+            ({**prompt, argument: cache}, "expected none"),
         ):
             with pytest.raises(InvalidValueError, match=reason):
                 hf_generate.generate(target, **inputs, max_new_tokens=5, tree=TREE, assistant_model=draft)

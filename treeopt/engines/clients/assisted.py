@@ -198,10 +198,12 @@ class RunningAssisted(RunningEngine):
         tokens = self._tokenizer(text, return_tensors="pt").to(self._target.device)
         with torch.inference_mode(), engine_errors(NAME, "models that it can decode with", ERRORS):
             # the last token in a pass of its own, as in plain decoding
-            cache = None
+            cache = {}
             if tokens["input_ids"].shape[1] > 1:
-                cache = self._target(tokens["input_ids"][:, :-1], use_cache=True).past_key_values
-            logits = self._target(tokens["input_ids"][:, -1:], past_key_values=cache, use_cache=True).logits[0, -1]
+                output = self._target(tokens["input_ids"][:, :-1], use_cache=True)
+                name = "cache" if "cache" in output else "past_key_values"  # renamed in 5.24
+                cache = {name: output[name]}
+            logits = self._target(tokens["input_ids"][:, -1:], use_cache=True, **cache).logits[0, -1]
         top = logits.float().log_softmax(-1).topk(MAX_LOGPROBS)
         last = int(tokens["input_ids"][0, -1])
         texts = [self._decode_after(last, token) for token in top.indices.tolist()]

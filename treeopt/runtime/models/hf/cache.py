@@ -1,5 +1,6 @@
 """Keys and values of a transformers model in preallocated slots."""
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -11,6 +12,11 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from treeopt.runtime.models.model import SequenceCache, SequenceInput
 from treeopt.runtime.models.padded_batch import PaddedBatch, index_slots
+
+
+def cache_argument(model: Any) -> str:
+    """Return the name of a model's argument for its cache, which transformers 5.24 renamed."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 class AdapterStore:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from treeopt.runtime.models.hf.cache import AdapterCache, AdapterStore, PassCache, PassSlots
+from treeopt.runtime.models.hf.cache import AdapterCache, AdapterStore, PassCache, PassSlots, cache_argument
 from treeopt.runtime.models.hf.sizes import read_adapter_sizes
 from treeopt.runtime.models.model import (
     NO_STATES,
@@ -64,6 +64,7 @@ class AdapterModel:
         self.dtype: torch.dtype = model.dtype
         self.device = _find_input_device(model)
         self._model = model.eval()
+        self._cache_argument = cache_argument(model)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -96,8 +97,8 @@ class AdapterModel:
         output = self._model.base_model(  # without the head
             input_ids=chunk[None],
             position_ids=positions[None],
-            past_key_values=PassCache(cache.store, slots),
             use_cache=True,
+            **{self._cache_argument: PassCache(cache.store, slots)},
             **self._request_options(requested_states),
         )
         if not requested_states.any:
@@ -141,9 +142,9 @@ class AdapterModel:
             input_ids=tokens.view(shape),
             attention_mask=self._build_mask(inputs, batch, rows),
             position_ids=positions.view(shape),
-            past_key_values=PassCache(inputs[0].cache.store, slots),
             use_cache=True,
             return_dict=True,
+            **{self._cache_argument: PassCache(inputs[0].cache.store, slots)},
             **self._request_options(requested_states),
         )
 
