@@ -1,6 +1,6 @@
 """Hugging Face transformers: the fields of an assistant's generation_config, and a folder for `custom_generate`.
 
-Checked against 5.23.0.  Assisted generation drafts chains:
+Checked against 5.23.0 and 5.24.0.  Assisted generation drafts chains:
 
     num_assistant_tokens = K, the root not counted
     assistant_confidence_threshold = 0: no chain is cut short (0.4 by default)
@@ -23,7 +23,7 @@ from treeopt.trees import TokenTree
 from treeopt.trees.drafter_parameters import DynamicTree
 from treeopt.version import __version__
 
-VERSION = "5.23.0"
+OLDEST, NEWEST = "5.23.0", "5.24.0"
 FOLDER = "FILE.hf"
 """A folder of its own for each export, because transformers fixes the names of the files in it."""
 CODE = "custom_generate/generate.py"
@@ -99,8 +99,8 @@ def custom_generate_code(tree: TokenTree, rule: str) -> str:
 ENGINE = Engine(
     name="hf",
     title="transformers",
-    versions=VERSION,
-    checked=(VERSION, VERSION),
+    versions=f"{OLDEST} to {NEWEST}",
+    checked=(OLDEST, NEWEST),
     needs="a chain of at least 1 draft token, the root not counted; also any tree, with treeopt's own decoder",
     dynamic=False,
     default=DynamicTree.chain(20),
