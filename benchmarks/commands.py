@@ -24,16 +24,27 @@ from common import progress
 from tqdm import tqdm
 
 from treeopt import AcceptanceTable, LatencyTable, Profile
+from treeopt.cli.main import Commands
 from treeopt.records.latency import Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.step_latency import StepLatency
+from treeopt.trees import chain
 
 RUNS = 5
 STARTS = 41
 """Alternating starts of `--help` and of click: short times need many."""
 MAX_START_RATIO = 2.5
 """Goal for the CPU time of `--help` over that of importing click."""
+SMALL = (
+    "show tree.json",
+    "import tree.json -o other.json",
+    "compare tree.json --profile profile.yaml",
+    "export profile.yaml --to vllm",
+    "export tree.json --to nxdi",
+    "report profile.yaml -o report.html",
+)
+"""Commands on a chain of 7 draft tokens, and a profile of one operating point."""
 HERE = Path(__file__).resolve().parent
 TREEOPT = Path(sys.executable).with_name("treeopt")
 FIFTY = [(context, batch) for batch in (1, 2, 4, 8, 16) for context in range(256, 2816, 256)]
@@ -165,6 +176,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         report("--help", ["--help"], folder)
+        for subcommand in Commands.subcommands:
+            report(f"{subcommand} --help", [subcommand, "--help"], folder)
         for title, profile, options, fresh in (
             ("solve --budget 512", invented_profile(), ("--budget", "512"), True),
             ("the same, acceptance not monotone", invented_profile(rises=True), ("--budget", "512"), True),
@@ -176,6 +189,10 @@ def main() -> None:
             profile.save(folder / "profile.yaml")
             command = ["solve", "--profile", str(folder / "profile.yaml"), "-o", str(folder / "tree.json"), *options]
             report(title, command, folder, fresh=fresh)
+        invented_profile().save(folder / "profile.yaml")
+        chain(7).save(folder / "tree.json")
+        for line in SMALL:
+            report(line, [str(folder / word) if "." in word else word for word in line.split()], folder)
     tqdm.write(compare_starts())
 
 
