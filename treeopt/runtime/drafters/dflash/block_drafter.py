@@ -92,7 +92,7 @@ def run_blocks(runner: Runner, inputs: Sequence[SequenceInput], levels: int) -> 
     """Return the logits (sequences, levels, V) of a pass over inputs from `DFlashHead.feed_block`."""
     outputs = runner.forward(inputs)
     if len(outputs.logits) == len(inputs) * levels:
-        return outputs.logits.unflatten(0, (len(inputs), levels))
+        return outputs.logits.view(len(inputs), levels, -1)
     return torch.stack([output.logits[-levels:] for output in outputs])
 
 
