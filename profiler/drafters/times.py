@@ -22,6 +22,7 @@ from treeopt.records.rules import TARGET_RULE
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashDrafter, DFlashHead, tree_filler
+from treeopt.runtime.drafters.dflash.block_drafter import make_block_runner, run_blocks
 from treeopt.runtime.drafters.eagle import PEagleDrafter, PEagleHead
 from treeopt.runtime.drafters.heads import zero_states
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
@@ -156,7 +157,8 @@ class DrafterTimer:
         if isinstance(heads, MedusaHeads):
             return Passes(lambda _: _medusa_pass(heads, point.batch_size))
         if isinstance(heads, DFlashHead):
-            return Passes(_dflash_passes(heads, len(tokens), point.batch_size))
+            graphs = self.settings.cuda_graphs
+            return Passes(_dflash_passes(heads, len(tokens), point.batch_size, cuda_graphs=graphs))
         if isinstance(heads, PEagleHead):
             block = ModelPasses(heads, tokens, point.batch_size, heads.levels, cuda_graphs=self.settings.cuda_graphs)
             return Passes(cache(lambda levels: block.draft_levels(levels, min(TOP_K, heads.tokens))))
@@ -186,17 +188,20 @@ def _medusa_pass(heads: MedusaHeads, batch_size: int) -> Work:
     return lambda: heads.logits(hidden).topk(count)
 
 
-def _dflash_passes(head: DFlashHead, context_tokens: int, batch_size: int) -> Callable[[int], Work]:
+def _dflash_passes(
+    head: DFlashHead, context_tokens: int, batch_size: int, *, cuda_graphs: bool | None
+) -> Callable[[int], Work]:
     """Return a function from a number of levels to the pass that drafts them; with a Markov head, a chain."""
     caches = head.new_caches(context_tokens, batch_size)
     for block_cache in caches:
         head.read([zero_states(head.target, head.requested_states, context_tokens)], [block_cache])
-    roots, count = [0] * batch_size, min(TOP_K, head.tokens)
+    runner, count = make_block_runner(head, cuda_graphs), min(TOP_K, head.tokens)
+    inputs = [head.feed_block(0, head.no_states, block_cache) for block_cache in caches]
 
     def draft(levels: int) -> Work:
         if head.markov is None:
-            return lambda: head.draft(roots, caches).topk(count)
+            return lambda: run_blocks(runner, inputs, head.levels).topk(count)
         fill = tree_filler(head, chain(levels))
-        return lambda: fill(roots, head.draft(roots, caches))
+        return lambda: fill([0] * batch_size, run_blocks(runner, inputs, head.levels))
 
     return draft
