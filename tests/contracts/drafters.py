@@ -84,13 +84,14 @@ def block_head(target, *, markov=False, **changes):
         return load_dflash(dflash_heads.save(Path(folder) / "head", config, tensors), target)
 
 
-def dflash(target, tree, **changes):
-    return DFlashDrafter(block_head(target, **changes), tree, capacity=target.config.max_positions)
+def dflash(target, tree, *, cuda_graphs=None, **changes):
+    capacity = target.config.max_positions
+    return DFlashDrafter(block_head(target, **changes), tree, capacity=capacity, cuda_graphs=cuda_graphs)
 
 
-def ddtree(target, budget, **changes):
-    setting = DDTreeSetting(budget=budget)
-    return DDTreeDrafter(block_head(target, **changes), setting, capacity=target.config.max_positions)
+def ddtree(target, budget, *, cuda_graphs=None, **changes):
+    setting, capacity = DDTreeSetting(budget=budget), target.config.max_positions
+    return DDTreeDrafter(block_head(target, **changes), setting, capacity=capacity, cuda_graphs=cuda_graphs)
 
 
 def redrafter(target, width, length):
@@ -166,12 +167,21 @@ CASES = {
     "dflash": Case(lambda target, _: (dflash(target, TREE),)),
     "dspark, causal and shifted": Case(
         lambda target, _: (
-            dflash(target, level_widths([2, 3, 2, 1, 1]), markov=True, causal_head=True, shift_label=True),
+            dflash(
+                target,
+                level_widths([2, 3, 2, 1, 1]),
+                cuda_graphs=True,
+                markov=True,
+                causal_head=True,
+                shift_label=True,
+            ),
         ),
         {"cuda_graphs": True},
     ),
     "ddtree": Case(lambda target, _: (ddtree(target, 9),)),
-    "ddtree as graphs": Case(lambda target, _: (ddtree(target, 5, causal_head=True),), {"cuda_graphs": True}),
+    "ddtree as graphs": Case(
+        lambda target, _: (ddtree(target, 5, cuda_graphs=True, causal_head=True),), {"cuda_graphs": True}
+    ),
     "redrafter": Case(lambda target, _: (redrafter(target, 2, 3),)),
     "eagle": Case(lambda target, _: (eagle_static(eagle_heads.safeailab, target, TREE, ids=(0, 2, 3, 4)),)),
     "eagle, sampled": Case(lambda target, _: (eagle_sampled(target, TREE),), {"rule": "sequoia"}, history=True),
