@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Array
 from treeopt.errors import FormatError
 from treeopt.files.fields import abbreviate, quote_name
 from treeopt.files.torch_pickle import StoredTensor, inspect_torch_file
@@ -66,7 +66,7 @@ def tree_from_growmap(path: Path, content: Mapping[Any, object], max_nodes: int)
     for key in ("roots", "branches"):
         _check_lists(path, key, _int_lists(path, key, content[key], size), expected[key])
     for key in ("depth", "mask"):
-        reason = describe_difference(_int_array(path, key, content[key]), expected[key])
+        reason = describe_difference(_number_array(path, key, content[key]), expected[key])
         if reason:
             raise FormatError(path, key, f"{reason} Successors and {key} have to agree.")
     return tree
@@ -105,10 +105,10 @@ def _check_lists(path: Path, key: str, actual: list[list[int]], expected: list[l
             raise FormatError(path, f"{key}[{i}]", reason)
 
 
-def _int_array(path: Path, key: str, value: object) -> npt.NDArray[np.signedinteger[Any]]:
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "i":
-        actual = value.dtype if isinstance(value, np.ndarray) else abbreviate(value)
-        raise FormatError(path, key, f"expected an array of whole numbers. Got {actual}.")
+def _number_array(path: Path, key: str, value: object) -> Array:
+    """Return an array of numbers or booleans: a mask may have any dtype, as its values are compared."""
+    if not isinstance(value, np.ndarray):
+        raise FormatError(path, key, f"expected an array of numbers. Got {abbreviate(value)}.")
     return value
 
 
@@ -162,12 +162,17 @@ def read_sequoia(path: Path, data: bytes) -> TokenTree:
 
 
 def _array_of_tensor(data: bytes, starts: Mapping[str, int], value: object) -> object:
-    """Return a view of a tensor if numpy has its dtype and takes its sizes, any other value unchanged."""
-    if not isinstance(value, StoredTensor) or value.storage.dtype == "bfloat16":
+    """Return a tensor as an array if numpy takes its sizes, any other value unchanged."""
+    if not isinstance(value, StoredTensor):
         return value
     storage = value.storage
-    items = np.frombuffer(data, storage.dtype, storage.items, starts[storage.key])
-    strides = [stride * storage.item_bytes for stride in value.strides]
+    items: Array
+    if storage.dtype == "bfloat16":  # the first half of a float32; numpy has no such dtype
+        halves = np.frombuffer(data, np.uint16, storage.items, starts[storage.key])
+        items = (halves.astype(np.uint32) << 16).view(np.float32)
+    else:
+        items = np.frombuffer(data, storage.dtype, storage.items, starts[storage.key])
+    strides = [stride * items.itemsize for stride in value.strides]
     try:
         return np.lib.stride_tricks.as_strided(items[value.offset :], value.shape, strides, writeable=False)
     except (ValueError, OverflowError):  # huge sizes or strides, which an empty or an expanded tensor may have

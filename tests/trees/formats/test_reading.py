@@ -104,13 +104,15 @@ JSON_ARRAYS = {
 }
 
 TENSORS = {
-    "mask of floats": ({"mask": torch.tensor(MASK, dtype=torch.float32)}, "mask", "whole numbers. Got float32"),
-    "mask of bfloat16": (
-        {"mask": torch.tensor(MASK, dtype=torch.bfloat16)},
+    "mask of fractions": ({"mask": torch.tensor(MASK) * 0.5}, "mask", r"expected 1 at \[0, 0\]\. Got 0\.5"),
+    "mask of bfloat16 fractions": (
+        {"mask": torch.tensor(MASK, dtype=torch.bfloat16) * 0.5},
         "mask",
-        "whole numbers. Got tensor of bfloat16",
+        r"expected 1 at \[0, 0\]\. Got 0\.5",
     ),
-    "mask a list": ({"mask": MASK}, "mask", "array of whole numbers. Got "),
+    "mask of NaN": ({"mask": torch.tensor(MASK) * torch.nan}, "mask", r"expected 1 at \[0, 0\]\. Got nan"),
+    "additive mask": ({"mask": torch.tensor(MASK).log()}, "mask", r"expected 1 at \[0, 0\]\. Got 0\.0"),
+    "mask a list": ({"mask": MASK}, "mask", "array of numbers. Got "),
     "mask sparse": ({"mask": torch.tensor(MASK).to_sparse()}, "content", "may be code"),
     "mask stretched": ({"mask": torch.ones(1, 1, dtype=torch.int64).expand(9999, 9999)}, "mask", r"Got \(9999, 9999\)"),
     "size a tensor": ({"size": torch.tensor(6)}, "size", "whole number from 1 to 4096. Got tensor of int64"),
@@ -238,6 +240,11 @@ GOOD = {
 TENSORS_OF_TREE = torch.load(io.BytesIO(GOOD["sequoia"]), weights_only=True)
 MORE = {
     "sequoia, before zip archives": ("sequoia", sequoia(legacy=True)),
+    **{
+        f"sequoia, {dtype}": ("sequoia", sequoia(mask=TENSORS_OF_TREE["mask"].to(dtype), legacy=dtype == torch.bool))
+        for dtype in (torch.bool, torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    },
+    "sequoia, transposed bfloat16": ("sequoia", sequoia(mask=TENSORS_OF_TREE["mask"].bfloat16().T.contiguous().T)),
     "sequoia, its keys in another order": ("sequoia", torch_file(dict(sorted(TENSORS_OF_TREE.items())))),
     "medusa, named": ("medusa", b'{"mine": [[0], [1], [0, 0], [0, 1], [1, 0]]}'),
     "medusa, Python": ("medusa", b"import os\nTOPK = 10\nmine = [\n [0], [1],\n [0, 0], [0, 1], [1, 0], # all\n]\n"),
