@@ -17,10 +17,10 @@ from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistributi
 from treeopt.runtime import Decoder, Transformer, load_model
 from treeopt.runtime.decoding import acceptance
 from treeopt.runtime.decoding.step import Stepper
-from treeopt.runtime.drafters.dflash.block_drafter import BlockDrafter
+from treeopt.runtime.drafters.dflash.block_drafter import DFlashSequence
 from treeopt.runtime.drafters.draft_model import DraftModelSequence
 from treeopt.runtime.drafters.eagle.sequence import EagleSequence
-from treeopt.runtime.drafters.heads import HeadDrafter
+from treeopt.runtime.drafters.heads import HeadSequence
 
 TOY_PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
 REPEATS = PROMPT[:3] * 4
@@ -134,7 +134,7 @@ class TestDrafts:
     )
     def test_a_stale_cache_of_the_draft_is_detected(self, target, draft, name, monkeypatch):
         """Negative control."""
-        accept = DraftModelSequence.accept, HeadDrafter.accept, EagleSequence.accept, BlockDrafter.accept
+        accept = DraftModelSequence.accept, HeadSequence.accept, EagleSequence.accept, DFlashSequence.accept
 
         def keeps_too_little(self, step):
             accept[0](self, step)
@@ -144,16 +144,15 @@ class TestDrafts:
             accept[2](self, step)
             self.cache.length += len(step.path) - 1
 
-        def of_the_root(self, texts, steps):
-            accept[1](self, texts, [step._replace(states=_shifted(step.states)) for step in steps])
+        def of_the_root(self, step):
+            accept[1](self, step._replace(states=_shifted(step.states)))
 
-        def reads_other_states(self, texts, steps):
-            rolled = [step.states.map(lambda states: states.roll(1, 0)) for step in steps]
-            accept[3](self, texts, [step._replace(states=each) for step, each in zip(steps, rolled, strict=True)])
+        def reads_other_states(self, step):
+            accept[3](self, step._replace(states=step.states.map(lambda states: states.roll(1, 0))))
 
-        monkeypatch.setattr(BlockDrafter, "accept", reads_other_states)
+        monkeypatch.setattr(DFlashSequence, "accept", reads_other_states)
         monkeypatch.setattr(DraftModelSequence, "accept", keeps_too_little)
-        monkeypatch.setattr(HeadDrafter, "accept", of_the_root)
+        monkeypatch.setattr(HeadSequence, "accept", of_the_root)
         monkeypatch.setattr(EagleSequence, "accept", keeps_what_was_drafted)
         assert not self.agreeing(name, target, draft)
 

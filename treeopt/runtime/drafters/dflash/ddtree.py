@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from treeopt.runtime.drafters.dflash.block_drafter import BlockDrafter
+from treeopt.runtime.drafters.dflash.block_drafter import BlockDrafter, DFlashSequence
 from treeopt.runtime.drafters.dflash.head import DFlashHead
 from treeopt.runtime.drafters.draft_model import top_children
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, intern_tree
@@ -38,10 +38,9 @@ class DDTreeDrafter(BlockDrafter):
         self._grow_trees = best_first.grow_trees
         self._grow_trees(np.zeros((1, 1, 1)), np.ones(1, np.int64))  # compiles before the first step
 
-    @torch.inference_mode()
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+    def _fill(self, sequences: Sequence[DFlashSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Return the trees below the roots; the root alone if a slot's distribution is not finite."""
-        roots, logits = self.draft_blocks(sequences)
+        roots, logits = self._draft_blocks(sequences)
         top = top_children(logits, self._top_tokens)
         log_probs, tokens = torch.stack([values.double() for values in top]).cpu().numpy()  # 53 bits hold any token
         finite = np.isfinite(log_probs[..., 0]).all(axis=1)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from treeopt.records.sampling import GREEDY
-from treeopt.runtime.drafters.dflash.block_drafter import BlockDrafter
+from treeopt.runtime.drafters.dflash.block_drafter import BlockDrafter, DFlashSequence
 from treeopt.runtime.drafters.dflash.head import DFlashHead
 from treeopt.runtime.drafters.draft_levels import LevelSampler, draft_levels
 from treeopt.runtime.drafters.drafter import Proposal
@@ -40,13 +40,11 @@ class DFlashDrafter(BlockDrafter):
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
-        self._fill = tree_filler(self.head, tree)
+        self._fill_tree = tree_filler(self.head, tree)
         self.tree = tree
 
-    @torch.inference_mode()
-    def propose(self, sequences: Sequence[int], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
-        """Read the hidden states of the last steps into the contexts, and return the trees below the roots."""
-        return self._fill(*self.draft_blocks(sequences))
+    def _fill(self, sequences: Sequence[DFlashSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        return self._fill_tree(*self._draft_blocks(sequences))
 
 
 def tree_filler(head: DFlashHead, tree: TokenTree) -> FillTree:
