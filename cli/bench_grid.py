@@ -19,7 +19,6 @@ from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.planner import PlanRequest, requested_plan
 from treeopt.records.profile import require_draft_model
 from treeopt.records.rules import check_rule
-from treeopt.report.bench_records import grid_bench
 from treeopt.report.bench_text import grid_table
 from treeopt.report.profile_text import measured_today
 from treeopt.report.text import subject
@@ -55,11 +54,10 @@ def bench_grid(args: BenchGridOptions) -> None:
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = (profile_prompts if args.same_prompts else bench_prompts)(args.prompts.load(models))
-    acceptance = plan.model.acceptance
-    workload = workload_as_measured(prompts, acceptance, max_new_tokens=args.max_new_tokens, repeats=args.repeats)
-    rows = bench_grid(plan, models, workload, lossy=args.lossy)
-    plain_s = float(plan.model.costs.verify_s[1])
-    bench = grid_bench(rows, plain_s, acceptance, plain_is_fastest=plan.choice.kind == "plain")
+    workload = workload_as_measured(
+        prompts, plan.model.acceptance, max_new_tokens=args.max_new_tokens, repeats=args.repeats
+    )
+    bench = bench_grid(plan, models, workload, lossy=args.lossy)
     args.results.publish(grid_table(bench), bench_heading(models), bench)
     if args.results.plot is not None:
         from treeopt.report.figures.benches import grid_panel
@@ -67,4 +65,4 @@ def bench_grid(args: BenchGridOptions) -> None:
         prompts_text = "the prompts of the profile" if args.same_prompts else "held-out prompts"
         subtitle = f"{plan.conditions}, {prompts_text}, {measured_today()}"
         args.results.draw([grid_panel(bench)], title=subject(profile), subtitle=subtitle)
-    check_complete(rows[0].measured.rounds, workload.rounds)
+    check_complete(bench.trees[0].measured.rounds, workload.rounds)

@@ -20,18 +20,17 @@ from treeopt.cli.options.record import argument, group, options
 from treeopt.cli.options.sampling import planned_rule
 from treeopt.cli.terminal import warn
 from treeopt.planner import StepModel, step_model
-from treeopt.planner.benchmarks import predict_at_pace
+from treeopt.planner.benchmarks import predict_at_pace, tree_prediction
 from treeopt.planner.drafter_costs import tree_models
 from treeopt.records.bench_file import TreeBench
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.records.results import TreePrediction
 from treeopt.records.rules import check_rule
-from treeopt.report.bench_records import file_prediction, prediction
 from treeopt.report.bench_text import pace_warning, tree_bench_table
 from treeopt.report.profile_text import measured_today
 from treeopt.report.text import subject
-from treeopt.trees import TreeFile
+from treeopt.trees import Provenance, TreeFile
 from treeopt.trees.drafter_setting import DrafterSetting
 
 
@@ -101,7 +100,7 @@ def _predict(
     """Return the step model, the acceptance whose sampling is used, the rule, and the prediction."""
     if planned.drafter is None:
         model = draft_model_steps(profile, planned, args)
-        return model, model.acceptance, model.acceptance.rule, prediction(model.predict(planned.tree))
+        return model, model.acceptance, model.acceptance.rule, tree_prediction(model.predict(planned.tree))
     rule = args.rule or planned_rule(planned)
     check_rule(rule, lossy=args.lossy)
     planned_temperature = planned.provenance.temperature if planned.provenance else None
@@ -111,7 +110,17 @@ def _predict(
         trees = drafter.trees_at(acceptance.temperature)
         if drafter.label == planned.drafter.label and trees and drafter.is_timed_at(model.point):
             model = tree_models(drafter, trees)(model.point)
-    return model, acceptance, rule, file_prediction(planned, rule=rule, temperature=acceptance.temperature)
+    return model, acceptance, rule, _recorded_prediction(planned, rule, acceptance.temperature)
+
+
+def _recorded_prediction(planned: TreeFile, rule: str, temperature: float) -> TreePrediction:
+    """Return the prediction in a tree file; empty at another rule or temperature than its own."""
+    provenance = planned.provenance or Provenance()
+    if provenance.temperature != temperature or (temperature != 0 and provenance.rule != rule):
+        provenance = Provenance()
+    return TreePrediction(
+        tokens_per_step=provenance.tokens_per_step, step_s=provenance.step_s, speedup=provenance.speedup
+    )
 
 
 def draft_model_steps(profile: Profile, planned: TreeFile, args: BenchOptions) -> StepModel:

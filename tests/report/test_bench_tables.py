@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pages import BATCHES, DIVERGENCE, MEASURED, METHODS, PACE, PACED, UNKNOWN, batch_row, planned
-from treeopt.planner.benchmarks import GridRow
+from treeopt.planner.benchmarks import tree_prediction
 from treeopt.records.bench_file import GridBench, GridTree, MethodsBench, TreeBench
 from treeopt.records.latency import Estimate
 from treeopt.records.results import (
@@ -20,7 +20,6 @@ from treeopt.records.results import (
     TreePrediction,
 )
 from treeopt.report.batch_bench import batch_bench_table
-from treeopt.report.bench_records import grid_bench
 from treeopt.report.bench_text import grid_table, methods_table, pace_lines, pace_warning, tree_bench_table
 from treeopt.report.engine_bench import engine_bench_table, losslessness_warning
 from treeopt.trees import chain, level_widths
@@ -109,9 +108,9 @@ class TestGrid:
         assert "identical" not in self.table(sampled)
 
     def test_predictions_at_the_pace_have_a_column_and_an_error(self) -> None:
-        result = planned(max_nodes=8).plan
-        rows = [GridRow(predicted=result.choice, measured=PACED_MEASUREMENT, at_pace=PACED)]
-        lines = grid_table(grid_bench(rows, 0.007, result.model.acceptance)).splitlines()
+        choice = planned(max_nodes=8).plan.choice
+        row = GridTree(tree=choice.tree, predicted=tree_prediction(choice, PACED), measured=PACED_MEASUREMENT)
+        lines = self.table(row, plain_s=0.007).splitlines()
         assert lines[1].split()[-1] == "1.03"
         assert "Mean absolute error at this pace: step 4.0 %, speedup 6.4 %." in lines
         assert PACE_LINE in lines

@@ -11,6 +11,7 @@ import numpy as np
 
 from tests.cli.invented import FOUR_CONDITIONS, TABLE, invented
 from treeopt.planner import drafter_choices, requested_plan
+from treeopt.planner.benchmarks import tree_prediction
 from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import schedule_if_measured
@@ -36,7 +37,6 @@ from treeopt.records.results import (
     TreeMeasurement,
     TreePrediction,
 )
-from treeopt.report.bench_records import prediction
 from treeopt.report.html.contents import Contents, LabelledBench
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain, level_widths
 
@@ -111,7 +111,7 @@ def bench_of(found: ProfilePlan, measured: float, **changes: Any) -> TreeBench:
         "temperature": found.plan.temperature,
         "nodes": choice.tree.nodes,
         "depth": choice.tree.max_depth,
-        "predicted": prediction(choice),
+        "predicted": tree_prediction(choice),
         "measured": replace(MEASURED, speedup=Estimate(measured, measured - 0.1, measured + 0.1)),
     }
     return TreeBench(**(known | changes))

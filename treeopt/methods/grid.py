@@ -1,10 +1,11 @@
 """Benchmark a grid of trees and compare it to the predictions."""
 
 from treeopt.planner import Plan
-from treeopt.planner.benchmarks import GridRow, predict_at_pace, predict_grid
+from treeopt.planner.benchmarks import predict_at_pace, predict_grid, tree_prediction
 from treeopt.profiler.bench.compare import Workload, bench_trees
 from treeopt.profiler.bench.reference_passes import reference_passes
 from treeopt.profiler.decoding import Decoding
+from treeopt.records.bench_file import GridBench, GridTree
 from treeopt.runtime.models.pair import ModelPair
 
 
@@ -15,8 +16,8 @@ def bench_grid(
     *,
     lossy: bool = False,
     show_progress: bool = True,
-) -> tuple[GridRow, ...]:
-    """Benchmark every tree of a plan's grid and return the rows, the chosen tree first, with predictions at the measured pace.
+) -> GridBench:
+    """Benchmark every tree of a plan's grid; the chosen tree comes first, with predictions at the measured pace.
 
     Args:
         plan: provides the trees, their predictions and the rule.
@@ -36,7 +37,17 @@ def bench_grid(
         references=reference_passes(model, pair.target, pair.draft, trees, workload.prompts),
         show_progress=show_progress,
     )
-    return tuple(
-        GridRow(predicted=option, measured=measurement, at_pace=predict_at_pace(model, option.tree, measurement.pace))
-        for option, measurement in zip(predicted, measured, strict=True)
+    return GridBench(
+        rule=plan.rule,
+        temperature=plan.temperature,
+        predicted_plain_step_s=float(model.costs.plain_s[0]),
+        plain_is_fastest=plan.choice.kind == "plain",
+        trees=tuple(
+            GridTree(
+                tree=option.tree,
+                predicted=tree_prediction(option, predict_at_pace(model, option.tree, measurement.pace)),
+                measured=measurement,
+            )
+            for option, measurement in zip(predicted, measured, strict=True)
+        ),
     )

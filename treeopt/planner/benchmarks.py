@@ -14,22 +14,13 @@ from treeopt.planner.planning import requested_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.tokens import TokenModel
 from treeopt.records.profile import Profile
-from treeopt.records.results import Pace, PacedPrediction, TreeMeasurement
+from treeopt.records.results import Pace, PacedPrediction, TreePrediction
 from treeopt.trees import TokenTree, chain
 
 PLAIN = chain(0)
 CHAIN_DEPTHS = (1, 2, 4, 6, 8, 12, 16)
 NODES = (4, 8, 16, 32, 64, 128)
 DEPTHS = (2, 4, 8, 16)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridRow:
-    """One tree, as predicted and as measured."""
-
-    predicted: Option
-    measured: TreeMeasurement
-    at_pace: PacedPrediction | None = None
 
 
 def predict_grid(plan: Plan) -> tuple[Option, ...]:
@@ -159,6 +150,17 @@ def at_pace(model: StepModel, pace: Pace) -> StepModel:
             overhead_s=costs.overhead_s * pace.plain,
             branching_s=costs.branching_s * pace.plain,
         ),
+    )
+
+
+def tree_prediction(option: Option, at_pace: PacedPrediction | None = None) -> TreePrediction:
+    """Return the prediction of an option as benchmarks record it."""
+    return TreePrediction(
+        tokens_per_step=option.tokens_per_step.value,
+        step_s=option.step_s.value,
+        speedup=option.speedup.value,
+        interval=(option.speedup.low, option.speedup.high),
+        at_pace=at_pace,
     )
 
 
