@@ -3,12 +3,12 @@
 import click
 
 from treeopt.cli.terminal import progress, warn
-from treeopt.planner import PlanRequest, categories_of, chosen_drafter, drafter_choices, for_new_tokens, requested_plan
+from treeopt.planner import PlanRequest, categories_of, chosen_drafter, drafter_choices, requested_plan
 from treeopt.planner.categories import CategoryPlans, category_plans
 from treeopt.planner.profile_plan import ProfilePlan, drafters_over_contexts
 from treeopt.planner.scheduling import count_scheduled_points, schedule_if_measured
 from treeopt.planner.segments import Segment
-from treeopt.planner.subsets import check_new_tokens, for_category, left_out_drafters, left_out_warning
+from treeopt.planner.subsets import check_new_tokens, for_sequences, left_out_drafters, left_out_warning
 from treeopt.records.profile import Profile
 
 
@@ -17,22 +17,19 @@ def select_category(profile: Profile, category: str | None) -> Profile:
 
     Raises InvalidValueError for an unknown category, InfeasibleError for one with too few measurements.
     """
-    if category is None:
-        return profile
-    selected = for_category(profile, category)
-    if missing := left_out_drafters(profile, selected):
-        warn(left_out_warning({drafter: [category] for drafter in missing}))
-    return selected
+    return _select(profile, category, None)
 
 
-def select_new_tokens(profile: Profile, request: PlanRequest, new_tokens: int | None, drafter: str | None) -> Profile:
-    """Return the profile for outputs of `new_tokens` tokens, or the whole profile for None; warns of extrapolation.
+def select_sequences(
+    profile: Profile, request: PlanRequest, *, category: str | None, new_tokens: int | None, drafter: str | None
+) -> Profile:
+    """Return the profile of the first `new_tokens` tokens of the sequences of one category; None stands for all.
 
-    Raises click.UsageError if drafters other than the draft model are compared, InfeasibleError for a length without
-    measurements.
+    Raises click.UsageError for a length if drafters other than the draft model are compared, InfeasibleError for a length
+    without measurements, and as `select_category` does.
     """
     if new_tokens is None:
-        return profile
+        return _select(profile, category, None)
     if not profile.has_draft_model:
         raise click.UsageError(
             "--new-tokens: expected a profile of a draft model. Of other drafters only whole sequences were measured: leave "
@@ -45,7 +42,14 @@ def select_new_tokens(profile: Profile, request: PlanRequest, new_tokens: int | 
         )
     if (warning := check_new_tokens(profile, request, new_tokens)) is not None:
         warn(warning)
-    return for_new_tokens(profile, new_tokens)
+    return _select(profile, category, new_tokens)
+
+
+def _select(profile: Profile, category: str | None, new_tokens: int | None) -> Profile:
+    selected = for_sequences(profile, category=category, new_tokens=new_tokens)
+    if category is not None and (missing := left_out_drafters(profile, selected)):
+        warn(left_out_warning({drafter: [category] for drafter in missing}))
+    return selected
 
 
 def plan_profile(profile: Profile, request: PlanRequest, drafter: str | None = None) -> ProfilePlan:

@@ -10,7 +10,7 @@ from treeopt.cli.options.inputs import load_profile, output_option, profile_opti
 from treeopt.cli.options.plan import PlanOptions, category_option, new_tokens_option
 from treeopt.cli.options.record import group, options
 from treeopt.cli.outputs import is_stdout
-from treeopt.cli.plan_profile import select_category, select_new_tokens
+from treeopt.cli.plan_profile import select_sequences
 from treeopt.cli.terminal import progress, warn
 from treeopt.planner import requested_plan, tree_file
 from treeopt.planner.scheduling import count_scheduled_points, schedule_if_measured, tree_schedule
@@ -44,7 +44,7 @@ def schedule(args: ScheduleOptions) -> None:
     request = args.plan.request
     profile = load_profile(args.profile_path)
     require_draft_model(profile, "treeopt schedule")
-    profile = select_category(select_new_tokens(profile, request, args.new_tokens, "model"), args.category)
+    profile = select_sequences(profile, request, category=args.category, new_tokens=args.new_tokens, drafter="model")
     with progress("solving", unit="condition", total=1 + count_scheduled_points(profile, request)) as tick:
         plan = requested_plan(profile, request)
         tick()

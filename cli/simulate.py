@@ -21,7 +21,7 @@ from treeopt.errors import InfeasibleError, Warning
 from treeopt.files.figure_file import write_figure
 from treeopt.planner import PlanRequest
 from treeopt.planner.planning import warn_unmeasured_limits
-from treeopt.planner.subsets import check_new_tokens
+from treeopt.planner.subsets import check_new_tokens, for_sequences
 from treeopt.records.profile import Profile, require_draft_model
 from treeopt.report.commands import planning_options, profile_command
 from treeopt.report.profile_text import describe_conditions
@@ -124,7 +124,8 @@ def simulate(args: SimulateOptions) -> None:
     probed engine.  Compares plain decoding, the engine's default, every fixed draft length and the schedule on the same
     requests.
     """
-    profile = select_category(load_profile(args.profile_path), args.category)
+    measured = load_profile(args.profile_path)
+    profile = select_category(measured, args.category)
     require_draft_model(profile, "simulate")
     times = StepTimes(profile, profile.acceptance(rule=args.rule, temperature=args.temperature), args.prompt_s)
     batch_size = args.max_batch_size or times.max_batch_size
@@ -132,7 +133,8 @@ def simulate(args: SimulateOptions) -> None:
     default = default_length(profile.engine.name) if profile.engine is not None else None
     request = PlanRequest(rule=args.rule, temperature=args.temperature, max_nodes=args.budget, lossy=args.lossy)
     with progress("solving"):
-        settings = served_settings(times, request, default, new_tokens=args.load.mean_new_tokens)
+        planned = for_sequences(measured, category=args.category, new_tokens=args.load.mean_new_tokens)
+        settings = served_settings(times, request, default, profile=planned)
     rates = sorted(args.rates)
     limits = Limits(first_token_s=args.first_token_s, token_s=args.token_s)
     runs = len(settings) * (len(rates) + limits.any)

@@ -12,7 +12,7 @@ from treeopt.cli.options.plan import PlanOptions, category_option, new_tokens_op
 from treeopt.cli.options.record import Heading, group, option, options
 from treeopt.cli.options.values import OneOf
 from treeopt.cli.outputs import OutputFile, is_stdout
-from treeopt.cli.plan_profile import plan_categories, plan_profile, select_category, select_new_tokens
+from treeopt.cli.plan_profile import plan_categories, plan_profile, select_sequences
 from treeopt.cli.terminal import diagram_width, warn
 from treeopt.errors import InterruptionError
 from treeopt.files.figure_file import write_figure
@@ -67,8 +67,13 @@ def solve(args: SolveOptions) -> None:
     if args.as_json and to_stdout:
         raise click.UsageError("--json and --output -: only one can have standard output. Name a file for the tree.")
     request = args.plan.request
-    profile = select_new_tokens(load_profile(args.profile_path), request, args.new_tokens, args.drafter)
-    profile = select_category(profile, args.category)
+    profile = select_sequences(
+        load_profile(args.profile_path),
+        request,
+        category=args.category,
+        new_tokens=args.new_tokens,
+        drafter=args.drafter,
+    )
     for flag, path in (("--plot", args.plot), ("--save", args.save)):
         if path is not None:
             require_draft_model(profile, flag)

@@ -11,7 +11,7 @@ from tests.cli.invented import STEEP, call, invented, succeed
 from tests.planner.test_drafters import lookup, lookup_rows
 from tests.planner.test_new_tokens import TEXTS, measured
 from tests.scripts import ROOT
-from treeopt.planner import PlanRequest
+from treeopt.planner import PlanRequest, for_new_tokens
 from treeopt.records.profile import Profile
 from treeopt.simulation.settings import served_settings
 from treeopt.simulation.step_times import StepTimes
@@ -72,7 +72,9 @@ class TestProposedCommand:
         _, _, command = output.partition("Next: treeopt ")
         times = StepTimes(measured, measured.acceptance(temperature=0.6))
         request = PlanRequest(temperature=0.6, max_nodes=8)
-        simulated, whole = (served_settings(times, request, new_tokens=tokens)[-1] for tokens in (64, None))
+        simulated, whole = (
+            served_settings(times, request, profile=profile)[-1] for profile in (for_new_tokens(measured, 64), None)
+        )
         succeed(*shlex.split(command))
         schedule = load_schedule(Path("schedule.json"))
         assert "--new-tokens 64" in command

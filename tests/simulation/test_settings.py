@@ -9,6 +9,7 @@ from tests.scripts import ROOT
 from tests.simulation.machines import engine, machine, times_of
 from treeopt.errors import InvalidValueError
 from treeopt.planner.request import PlanRequest
+from treeopt.planner.subsets import for_new_tokens
 from treeopt.records.latency import LatencyTable
 from treeopt.records.profile import Profile
 from treeopt.simulation.arrivals import Load, arrivals
@@ -108,7 +109,7 @@ class TestSettings:
     def test_the_schedule_of_short_sequences_is_as_fast_as_the_best_fixed_setting(self) -> None:
         """Acceptance of the bundled pair rises along its sequences, so that the best setting depends on their length."""
         times = times_of(Profile.load(ROOT / "docs" / "profiles" / "bundled-2-cores-surface.yaml"))
-        *fixed, schedule = served_settings(times, PlanRequest(), new_tokens=64)
+        *fixed, schedule = served_settings(times, PlanRequest(), profile=for_new_tokens(times.profile, 64))
         of_long = served_settings(times, PlanRequest())[-1]
         chains = [setting for setting in fixed if 3 <= setting.draft_tokens <= 7]
         load = Load(rate_per_s=32, prompt_tokens=(32, 128), new_tokens=(64, 64), duration_s=25)

@@ -43,6 +43,16 @@ class _TooFewSequencesError(InfeasibleError):
         )
 
 
+def for_sequences(profile: Profile, *, category: str | None, new_tokens: int | None) -> Profile:
+    """Return the profile of the first `new_tokens` tokens of the sequences of one category; None stands for all.
+
+    Raises as `for_category` and `for_new_tokens` do.
+    """
+    if new_tokens is not None:
+        profile = for_new_tokens(profile, new_tokens)
+    return profile if category is None else for_category(profile, category)
+
+
 def for_category(profile: Profile, category: str) -> Profile:
     """Return the profile of the prompts of one category, for plans, schedules, exports and simulations.
 

@@ -7,7 +7,6 @@ from treeopt.planner.planning import requested_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import requested_schedule
 from treeopt.planner.segments import chain_schedule
-from treeopt.planner.subsets import for_new_tokens
 from treeopt.records.profile import Profile
 from treeopt.simulation.step_times import StepTimes
 from treeopt.trees import TokenTree, chain, describe_tree
@@ -36,7 +35,7 @@ class ServedSetting(ShortRepr):
 
 
 def served_settings(
-    times: StepTimes, request: PlanRequest, default_length: int | None = None, *, new_tokens: int | None = None
+    times: StepTimes, request: PlanRequest, default_length: int | None = None, *, profile: Profile | None = None
 ) -> tuple[ServedSetting, ...]:
     """Return plain decoding, the engine's default, every other fixed setting, and last the schedule.
 
@@ -46,7 +45,7 @@ def served_settings(
         times: of the profile; its rule and temperature are planned for.
         request: limits of trees.
         default_length: draft tokens of the engine's default; None without one.
-        new_tokens: length of the sequences that the schedule is planned for; None for those measured.
+        profile: of the sequences that the schedule is planned for; by default that of the times.
     """
     largest_pass = times.limiting_point.max_nodes
     request = replace(
@@ -55,8 +54,7 @@ def served_settings(
         temperature=times.acceptance.temperature,
         max_nodes=min(largest_pass, request.max_nodes or largest_pass),
     )
-    profile = times.profile if new_tokens is None else for_new_tokens(times.profile, new_tokens)
-    scheduled = _schedule(profile, times, request)
+    scheduled = _schedule(profile or times.profile, times, request)
     longest = times.longest_chain if request.max_length is None else min(times.longest_chain, request.max_length)
     names = {chain(0): PLAIN}
     if default_length is not None and 0 < default_length <= longest:
