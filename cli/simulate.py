@@ -20,7 +20,7 @@ from treeopt.engines import default_length
 from treeopt.errors import InfeasibleError, Warning
 from treeopt.files.figure_file import write_figure
 from treeopt.planner import PlanRequest
-from treeopt.planner.planning import warn_unmeasured_limits
+from treeopt.planner.planning import unmeasured_warnings
 from treeopt.planner.subsets import check_new_tokens, for_sequences
 from treeopt.records.profile import Profile, require_draft_model
 from treeopt.report.commands import planning_options, profile_command
@@ -221,7 +221,7 @@ def _next_command(args: SimulateOptions, times: StepTimes) -> str:
 
 def _warn(args: SimulateOptions, times: StepTimes, request: PlanRequest) -> None:
     longest, measure = times.longest_prompt, profile_command(times.profile)
-    for warning in warn_unmeasured_limits(request, times.limiting_point, times.acceptance.table):
+    for warning in unmeasured_warnings(request, times.limiting_point, times.acceptance.table):
         warn(warning)
     if longest is None and times.prompt_s is None:
         warn(

@@ -174,6 +174,9 @@ class TestSampling:
     def test_falls_back_to_other_sampling(self):
         known = self.profile((256, 1, False))
         assert at(known, temperature=0.6).latencies[0].sampled is False
+        (warning,) = plan(known, 9, temperature=0.6).warnings
+        assert str(warning).startswith("only greedy steps were timed; steps at temperature 0.6 ")
+        assert plan(known, 9, temperature=0.0).warnings == ()
 
     def test_other_sampling_does_not_fill_gaps(self):
         known = self.profile((256, 1, False), (1024, 1, False), (256, 1, True))

@@ -106,11 +106,15 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
     models = [model_at(point, rule_tokens, max_nodes=extrapolated) for rule_tokens in tokens]
     trees = [RuleTrees.solve(model, max_nodes, request) for model in models]
     plan = plan_rules(trees, models, request.objective)
-    return replace(plan, memory=memory, warnings=warn_unmeasured_limits(request, point, plan.model.acceptance.table))
+    return replace(plan, memory=memory, warnings=unmeasured_warnings(request, point, plan.model.acceptance.table))
 
 
-def warn_unmeasured_limits(request: PlanRequest, point: OperatingPoint, table: AcceptanceTable) -> tuple[Warning, ...]:
-    """Return a warning for a budget, and one for a depth, beyond what was measured, to which plans are limited."""
+def unmeasured_warnings(request: PlanRequest, point: OperatingPoint, table: AcceptanceTable) -> tuple[Warning, ...]:
+    """Return warnings about a request for more than was measured.
+
+    They are about a budget and a depth to which plans are limited, and about times of greedy steps in place of sampled ones,
+    or the reverse.
+    """
     warnings = []
     if not request.extrapolate and request.max_nodes is not None and request.max_nodes > point.max_nodes:
         option = (
@@ -129,6 +133,15 @@ def warn_unmeasured_limits(request: PlanRequest, point: OperatingPoint, table: A
                 f"the depth is {request.max_depth}, but acceptance was measured to depth {table.max_depth}; deeper trees "
                 "were not planned.",
                 f"Ask for at most {table.max_depth}, or measure deeper.",
+            )
+        )
+    temperature = point.sampling.temperature
+    if any(latency.sampled not in (None, temperature > 0) for latency in point.latencies):
+        timed = "greedy" if temperature > 0 else "sampled"
+        warnings.append(
+            Warning(
+                f"only {timed} steps were timed; steps at temperature {temperature:g} may take longer or shorter.",
+                f"Profile with --temperature {temperature:g}.",
             )
         )
     return tuple(warnings)

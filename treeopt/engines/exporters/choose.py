@@ -17,7 +17,7 @@ from treeopt.engines.exporters.setting import (
 from treeopt.errors import InfeasibleError, Warning, reason
 from treeopt.planner import Prediction, requested_model, requested_plan
 from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic
-from treeopt.planner.planning import warn_unmeasured_limits
+from treeopt.planner.planning import unmeasured_warnings
 from treeopt.planner.replay import Replay
 from treeopt.planner.segments import chain_schedule, fastest_length
 from treeopt.planner.tokens import warn_outside_contexts
@@ -58,7 +58,7 @@ class _SettingChoice:
         """The draft that loses to plain decoding."""
         self._notes: list[str] = []
         acceptance, point = self._model.acceptance, self._model.point
-        self._warnings = [*warn_unmeasured_limits(source.request, point, acceptance.table)]
+        self._warnings = [*unmeasured_warnings(source.request, point, acceptance.table)]
         outside = warn_outside_contexts(profile, acceptance, [point.context_tokens])
         if outside is not None:
             self._warnings.append(outside)
