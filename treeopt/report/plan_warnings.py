@@ -44,8 +44,7 @@ def plan_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]" = ()) -> lis
         *plan.warnings,
         *_extrapolation(plan),
         *_unmeasured_length(plan),
-        *_imports_without_errors(plan),
-        *_uncertain_choice(plan, drafters),
+        *_confidence_warnings(plan, drafters),
     ]
 
 
@@ -168,6 +167,15 @@ def _unmeasured_length(plan: "Plan") -> Iterator[Warning]:
             f"{length} draft tokens were not measured; the step time is interpolated between {around[0]} and {around[1]}.",
             "Measure it before you serve.",
         )
+
+
+def _confidence_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> list[Warning]:
+    """Return a single warning about imports without errors and an uncertain choice."""
+    warnings = [*_uncertain_choice(plan, drafters), *_imports_without_errors(plan)]
+    if len(warnings) < 2:
+        return warnings
+    uncertain, imports = warnings
+    return [Warning(f"{uncertain.problem} {imports.sentence}", uncertain.action)]
 
 
 def _imports_without_errors(plan: "Plan") -> Iterator[Warning]:

@@ -14,9 +14,10 @@ from tests.support.drawn import examples
 from treeopt import planner
 from treeopt.engines.importers import imported_profile, read_acceptance, read_latency, step_latencies
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
-from treeopt.planner import plan
+from treeopt.planner import Confidence, plan
 from treeopt.records.profile import INCLUDED, Profile
 from treeopt.records.step_latency import Imported
+from treeopt.report.plan_warnings import plan_warnings
 from treeopt.trees import load_file
 
 DRAFT = "tokens,seconds,batch\n1,0.0005,1\n32,0.0006,1\n1,0.001,4\n32,0.0012,4\n"
@@ -168,6 +169,13 @@ class TestReportedSources:
         assert warning.startswith("imported without uncertainty: acceptance, verification time. Intervals")
         counted = dataclasses.replace(invented(), acceptances=(acceptance(folder, "counts.json"),))
         assert not any("uncertainty" in warning for warning in solved_json(folder, counted, "--budget", 4)["warnings"])
+
+    def test_uncertain_choice_from_imports_is_one_warning(self, mixed):
+        unsure = Confidence(probability=0.5, weakest="draft", without_weakest=0.75)
+        (warning,) = plan_warnings(dataclasses.replace(plan(mixed, 4), confidence=unsure))
+        assert "is only 50 %" in warning.problem
+        assert "Imported without uncertainty: acceptance, verification time." in warning.problem
+        assert warning.action == "Profile with a longer --time-budget, or more --rounds."
 
     def test_measured_profile_mentions_no_imports(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
