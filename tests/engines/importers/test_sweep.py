@@ -305,6 +305,18 @@ def test_draft_length_of_sglang_results_is_that_of_the_server(tmp_path):
     assert ("left out", "1 row of trees (top-k above 1)") in [(s.name, s.value) for s in profile.engine.settings]
 
 
+def test_files_of_several_models_are_refused(tmp_path):
+    paths = []
+    for length, model in ((0, "a/8b"), (2, "a/8b"), (4, "a/70b")):
+        row = {"model_id": model, "max_concurrency": 1, "mean_tpot_ms": 10.0}
+        row |= {"num_speculative_tokens": length, "acceptance_length": 1 + length / 2}
+        paths.append(tmp_path / f"{length}.json")
+        paths[-1].write_text(json.dumps(row), "utf-8")
+    assert len(sweep_profile(paths[:2], sampling=GREEDY, context_tokens=256).chain_latencies) == 1
+    with pytest.raises(FormatError, match=r"4\.json: model: expected the sweep of one model, 'a/8b'\. Got 'a/70b'"):
+        sweep_profile(paths, sampling=GREEDY, context_tokens=256)
+
+
 def test_sweep_is_planned_on_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "sweep.csv")

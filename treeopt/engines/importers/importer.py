@@ -74,6 +74,8 @@ class SweepRow:
     """Seconds per token of one sequence; None if the file contains a step time."""
     tokens_per_step: float | None
     """Accept length of one sequence, including the target's own token; None if the file does not contain it."""
+    model: str | None = None
+    """Name of the target; None if the file does not contain it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

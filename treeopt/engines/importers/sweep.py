@@ -30,6 +30,7 @@ BATCH = ("batch", "batch_size", "bs", "concurrency")
 PROMPTS = "num_prompts"
 """Requests of a benchmark."""
 CONTEXT = ("context", "context_tokens", "context_length")
+MODEL = ("model_id", "model", "target")
 TOP_K = ("topk", "top_k", "eagle_topk", "speculative_eagle_topk")
 STEP = {"step_time": 1.0, "step_time_s": 1.0, "step_s": 1.0, "step_time_ms": 1e-3, "step_ms": 1e-3}
 PER_TOKEN = {"tpot_s": 1.0, "tpot_ms": 1e-3, "mean_tpot_ms": 1e-3}
@@ -152,6 +153,7 @@ def _build_row(row: Row, length: int, own_token: float) -> SweepRow:
         step_s=step_s,
         token_s=_read_token_s(row, batch_size) if step_s is None else None,
         tokens_per_step=_read_accept_length(row, length, own_token),
+        model=next((row.cells[name] for name in MODEL if row.cells.get(name, "").lower() not in MISSING), None),
     )
 
 

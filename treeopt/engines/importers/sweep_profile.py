@@ -36,10 +36,10 @@ def sweep_profile(
 
     Without plain decoding its step time is extrapolated from the two shortest lengths.  Without any accept length one
     acceptance rate is estimated from the speeds.  Engine settings record both.
-    Raises FormatError for a file that is not a sweep, for a condition with a single length above 0, and where accept
+    Raises FormatError for a file that is not a sweep, for files of several models, for a condition with a single length above 0, and where accept
     lengths are missing and cannot be estimated.
     """
-    all_rows = [row for path in paths for row in read_sweep(path)]
+    all_rows = _read_rows(paths)
     rows = [row for row in all_rows if not row.tree]
     if not any(row.length for row in rows):
         others = "plain decoding" if len(rows) == len(all_rows) else "trees (top-k above 1)"
@@ -80,6 +80,23 @@ def sweep_profile(
             ),
         ),
     )
+
+
+def _read_rows(paths: Sequence[Path]) -> list[SweepRow]:
+    """Return the rows of all files; raises FormatError naming the first file of another model."""
+    rows: list[SweepRow] = []
+    model: str | None = None
+    for path in paths:
+        for row in read_sweep(path):
+            model = model or row.model
+            if row.model not in (None, model):
+                raise FormatError(
+                    path,
+                    "model",
+                    f"expected the sweep of one model, {model!r:.60}. Got {row.model!r:.60}: import it alone.",
+                )
+            rows.append(row)
+    return rows
 
 
 def average_by_length(values: Sequence[tuple[int, float | None]]) -> dict[int, float]:
