@@ -51,13 +51,14 @@ def script_options(path: Path) -> set[str]:
     flags = {text for text in texts if isinstance(text, str) and text.startswith("-")}
     if "argument_parser(" in source and path.name != DISTILLATION.name:
         flags |= script_options(DISTILLATION)
-    if "from head_training import" in source:
-        flags |= script_options(HEADS)
+    for shared in SHARED:
+        if f"from {shared.stem} import" in source:
+            flags |= script_options(shared)
     return flags | (PAIR if "pair_options" in source else set())
 
 
 DISTILLATION = ROOT / "tools" / "distillation.py"
-HEADS = ROOT / "tools" / "head_training.py"
+SHARED = ROOT / "tools" / "head_training.py", ROOT / "benchmarks" / "block_trees.py"
 PAIR = {flag for option in click.command("pair")(pair_options(print)).params for flag in option.opts}
 
 
