@@ -14,7 +14,7 @@ from tests.support.drawn import examples
 from treeopt import planner
 from treeopt.engines.importers import imported_profile, read_acceptance, read_latency, step_latencies
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
-from treeopt.planner import Confidence, plan
+from treeopt.planner import Confidence, Plan, plan
 from treeopt.records.profile import INCLUDED, Profile
 from treeopt.records.step_latency import Imported
 from treeopt.report.plan_warnings import plan_warnings
@@ -170,9 +170,10 @@ class TestReportedSources:
         counted = dataclasses.replace(invented(), acceptances=(acceptance(folder, "counts.json"),))
         assert not any("uncertainty" in warning for warning in solved_json(folder, counted, "--budget", 4)["warnings"])
 
-    def test_uncertain_choice_from_imports_is_one_warning(self, mixed):
+    def test_uncertain_choice_from_imports_is_one_warning(self, mixed, monkeypatch):
         unsure = Confidence(probability=0.5, weakest="draft", without_weakest=0.75)
-        (warning,) = plan_warnings(dataclasses.replace(plan(mixed, 4), confidence=unsure))
+        monkeypatch.setattr(Plan, "confidence", unsure)
+        (warning,) = plan_warnings(plan(mixed, 4))
         assert "is only 50 %" in warning.problem
         assert "Imported without uncertainty: acceptance, verification time." in warning.problem
         assert warning.action == "Profile with a longer --time-budget, or more --rounds."
