@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from treeopt.runtime.models import runner
+
 REFUSED = (
     torch.ops.aten._local_scalar_dense.default,
     torch.ops.aten.lift_fresh.default,
@@ -50,3 +52,9 @@ def capture(_pool, work):
     with Recorder() as recorder:
         work()
     return recorder.replay
+
+
+def replay_on_cpu(patch):
+    """Record and replay all passes on the CPU, with short KV lengths."""
+    patch.setattr(runner, "SHORTEST_KV_LENGTH", 16)
+    patch.setattr(runner.GraphPool, "capture", capture)

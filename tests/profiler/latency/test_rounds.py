@@ -15,7 +15,6 @@ from tests.support.drawn import examples
 from treeopt.profiler import Checkpoint, MonotonicClock, clock_for
 from treeopt.profiler.clock import MOST_REPEATS, WarmUp, repeat_without_captures
 from treeopt.profiler.latency.rounds import Recorder, first_points, next_point, time_rounds
-from treeopt.runtime.models import runner
 from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.runner import GraphPool, Runner
 
@@ -125,8 +124,7 @@ class TestTimeRounds:
 class TestGraphs:
     @pytest.mark.parametrize("lead", [None, lambda _: None], ids=["led by itself", "led by nothing"])
     def test_captures_are_not_timed(self, make_model, monkeypatch, lead):
-        monkeypatch.setattr(runner, "SHORTEST_KV_LENGTH", 16)
-        monkeypatch.setattr(GraphPool, "capture", recorded.capture)
+        recorded.replay_on_cpu(monkeypatch)
         model, replayed = make_model(seed=1), []
         passes = Runner(model, max_nodes=1, pool=GraphPool(torch.device("cpu")))
         (cache,) = model.new_caches(64, 1)

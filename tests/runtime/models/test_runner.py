@@ -33,10 +33,8 @@ assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 
 @pytest.fixture(autouse=True, scope="module")
 def replayed():
-    """Record and replay on the CPU, with short KV lengths."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "SHORTEST_KV_LENGTH", 16)
-        patch.setattr(GraphPool, "capture", recorded.capture)
+        recorded.replay_on_cpu(patch)
         yield
 
 

@@ -15,7 +15,7 @@ from tests.support.hf_models import GROUPED, HEADS, VOCABULARY
 from tests.support.passes import feed_tokens, feed_tree, level_of, new_cache
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.decoding.batch import GenerationRequest
-from treeopt.runtime.models import attention, runner
+from treeopt.runtime.models import attention
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.model import RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes, hide_before_window
@@ -173,8 +173,7 @@ def test_batch_of_unequal_sequences(model, logits_of, monkeypatch, trees, max_pa
 
 @pytest.mark.parametrize("length", [5, 3 * WINDOW])
 def test_replayed_pass_equals_pass(folders, monkeypatch, length):
-    monkeypatch.setattr(runner, "SHORTEST_KV_LENGTH", 16)
-    monkeypatch.setattr(GraphPool, "capture", recorded.capture)
+    recorded.replay_on_cpu(monkeypatch)
     model = load_model(folders["Qwen2"], dtype=torch.float64)
     cache = new_cache(model, 90)
     model.prefill(random_tokens(length), cache)

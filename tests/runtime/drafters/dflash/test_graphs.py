@@ -14,7 +14,6 @@ from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, load_d
 from treeopt.runtime.drafters.dflash import head as head_module
 from treeopt.runtime.drafters.dflash.block_drafter import run_blocks
 from treeopt.runtime.drafters.dflash.head import concatenate_layers
-from treeopt.runtime.models import runner
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.model import HiddenStates
 from treeopt.runtime.models.runner import GraphPool, PassBuffers, Runner
@@ -35,10 +34,8 @@ ROUNDS = [[(7, 0), (3, 4), (5, 9)], [(8, 1), (3, 0), (20, 2)], [(1, 4), (9, 5), 
 
 @pytest.fixture(autouse=True, scope="module")
 def replayed():
-    """Record and replay on the CPU, with short KV lengths."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "SHORTEST_KV_LENGTH", 16)
-        patch.setattr(GraphPool, "capture", recorded.capture)
+        recorded.replay_on_cpu(patch)
         yield
 
 
