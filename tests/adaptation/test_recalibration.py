@@ -20,13 +20,14 @@ from tests.support.invented_machines import (
 )
 from tests.support.planner_oracles import every_speedup, speedup, step_s, tokens
 from tests.support.simulated_decoding import SimulatedDecoder
-from treeopt.adaptation import Recalibration
+from treeopt.adaptation import Recalibration, candidates
 from treeopt.adaptation.averages import apply_shift, conditional, joint
 from treeopt.adaptation.recalibration import HEAD_START_S, MAX_CHECK_FRACTION
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import PlanRequest, plan
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
+from treeopt.solver import solve
 from treeopt.trees import chain
 
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
@@ -177,6 +178,31 @@ def test_checks_take_at_most_their_fraction_of_the_time():
     recalibration._now_s = lambda: next(clock)
     decoder.decode(recalibration, 1500)
     assert recalibration.check_s < MAX_CHECK_FRACTION * recalibration.decoding_s + HEAD_START_S + 2  # the last check
+
+
+def test_trees_are_solved_again_only_after_a_change(monkeypatch):
+    solved = []
+
+    def counting_solve(*arguments):
+        solved.append(decoder.steps)
+        return solve(*arguments)
+
+    conditions = [latency(MACHINE, context_tokens=length, batch_size=1) for length in (64, 1024)]
+    decoder, recalibration = start(profile(conditions, [acceptance(MIDDLE)]), MIDDLE, MACHINE)
+    monkeypatch.setattr(candidates, "solve", counting_solve)
+
+    def decode(rounds):
+        for length in rounds * (64, 256, 512, 1024):
+            decoder.text = [1] * length
+            decoder.decode(recalibration, 32)
+
+    decode(rounds=5)
+    first = len(solved)
+    decode(rounds=20)
+    assert len(solved) - first <= 12  # of 80 checks; acceptance changes by noise, too
+    decoder.table = BAD
+    decode(rounds=4)
+    assert solved[-1] > decoder.steps - 16 * 32
 
 
 def test_unsuitable_decoders_and_profiles_are_refused():

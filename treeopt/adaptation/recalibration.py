@@ -134,6 +134,8 @@ class Recalibration:
             self._lookups.check(begin_with)
             apply_strategy(decoder, begin_with)
         self._context, self._times, self._solve_s = costs.planned, StepTimes(), 0.0
+        self._solved_contexts: set[int] = set()
+        """Contexts for which trees were solved since acceptance or times changed."""
         self._start_averages()
         self._planned = begin_with or tree
         self._start(self._planned)
@@ -208,7 +210,7 @@ class Recalibration:
     def _check(self) -> None:
         """Update the averages, and switch if another strategy is faster for the second time in a row."""
         self._update_averages()
-        if self._solver_inputs() != self._solved and self._affordable(self._solve_s):
+        if self._solution_is_outdated() and self._affordable(self._solve_s):
             self._solve()
         predictions = self._predictions()
         current, best, planned = predictions[self.strategy], self._fastest(predictions), predictions.get(self._planned)
@@ -251,15 +253,24 @@ class Recalibration:
     def _fastest(self, predictions: dict[Strategy, PredictedRate] | None = None) -> PredictedRate:
         return max((predictions or self._predictions()).values(), key=lambda rate: rate.tokens_per_s)
 
-    def _solver_inputs(self) -> tuple[int, int, int]:
-        """Return the inputs of the solution: acceptance and time ratio, coarsely rounded, and the context."""
-        shift = float(self._acceptance.shift(self._expected)[:, 0].mean())
-        return round(shift / SHIFT_STEP), round(log(self._times.drafting) / DRAFTING_STEP), self._context
+    def _solver_inputs(self) -> tuple[float, float]:
+        """Return the log odds of acceptance and the log time ratio, over the profile's."""
+        return float(self._acceptance.shift(self._expected)[:, 0].mean()), log(self._times.drafting)
+
+    def _solution_is_outdated(self) -> bool:
+        """Return whether acceptance or times have changed since the last solution, or the context has none yet."""
+        changes = (abs(now - before) for now, before in zip(self._solver_inputs(), self._solved_for, strict=True))
+        changed = any(change >= step for change, step in zip(changes, (SHIFT_STEP, DRAFTING_STEP), strict=True))
+        if changed:
+            self._solved_contexts.clear()
+        return changed or self._context not in self._solved_contexts
 
     def _solve(self) -> None:
         start_s = self._now_s()
         self._candidates.solve(self._acceptance.shift(self._expected), self._times, self._context)
-        self._solve_s, self._solved = self._now_s() - start_s, self._solver_inputs()
+        self._solved_for = self._solver_inputs()
+        self._solved_contexts.add(self._context)
+        self._solve_s = self._now_s() - start_s
 
     def _describe_averages(self) -> str:
         return (
