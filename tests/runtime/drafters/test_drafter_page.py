@@ -16,7 +16,7 @@ PAGES = [
     DOCS / name
     for name in ("guides/add-a-drafter.md", "reference/drafters/lookahead.md", "reference/drafters/prompt-lookup.md")
 ]
-FILE, USE, PLANNED = re.findall(r"^```python\n(.*?)^```$", PAGES[0].read_text("utf-8"), re.MULTILINE | re.DOTALL)
+FILE, USE = re.findall(r"^```python\n(.*?)^```$", PAGES[0].read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +37,10 @@ def test_the_drafter_keeps_the_bundled_targets_output(bundled_pair, bundled_text
         repeat_drafter(0)
 
 
-def test_the_lines_that_use_it_run(drafter_names, bundled_pair, bundled_texts, tmp_path):
+def test_the_lines_that_use_it_run(drafter_names, tmp_path):
     path = tmp_path / "use.py"
     path.write_text(USE, "utf-8")
     assert "token" in runpy.run_path(str(path), init_globals=drafter_names)
-    names: dict = {"pair": bundled_pair}
-    exec(PLANNED, names)  # noqa: S102 - from this checkout's own page
-    prompt, text = bundled_texts[0]
-    assert list(names["decoder"].generate(prompt, 20)) == text[:20]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
