@@ -3,6 +3,7 @@
 import warnings
 from collections import Counter
 from itertools import cycle, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from scipy import stats
 
 from tests.support.bench import bench
 from tests.support.passes import new_cache
-from treeopt.bundled import DFLASH
+from treeopt.bundled import DFLASH, TARGET
 from treeopt.profiler import Checkpoint, CudaClock, Measurement, Settings
 from treeopt.runtime import Decoder, Sampling, draw, verify
 from treeopt.runtime.drafters.dflash import load_dflash
 from treeopt.runtime.drafters.dflash.block_drafter import make_block_runner, run_blocks
 from treeopt.runtime.drafters.dflash.head import concatenate_layers
+from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.pair import load_pair
@@ -41,6 +43,11 @@ def models():
 @pytest.fixture(scope="module")
 def half_models():
     return load_pair(device="cuda", dtype="bfloat16")
+
+
+@pytest.fixture(scope="module")
+def adapter_models():
+    return SimpleNamespace(target=load_adapter(TARGET, device="cuda"))
 
 
 @pytest.fixture
@@ -101,7 +108,7 @@ def test_profile_with_cuda_events(models) -> None:
     assert 0 < profile.acceptance().table.p[0, 0] <= 1
 
 
-@pytest.mark.parametrize("fixture", ["models", "half_models"])
+@pytest.mark.parametrize("fixture", ["models", "half_models", "adapter_models"])
 @pytest.mark.parametrize(
     "length", [1, 200, 203, 300]
 )  # with 203 the mask's rows are whole sixteens of bytes, and shifted
@@ -121,7 +128,7 @@ def test_logits_of_a_graph_are_those_of_the_eager_pass(fixture, length, request)
     assert (logits[1] - logits[0]).norm() < (1e-4 if model.dtype == torch.float32 else 0.03) * logits[0].norm()
 
 
-@pytest.mark.parametrize("fixture", ["models", "half_models"])
+@pytest.mark.parametrize("fixture", ["models", "half_models", "adapter_models"])
 def test_logits_of_a_graph_of_several_sequences_are_those_of_the_eager_pass(fixture, request) -> None:
     model = request.getfixturevalue(fixture).target
     trees = [level_widths([3, 4, 3, 2]), chain(0), chain(4)]

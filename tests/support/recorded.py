@@ -1,7 +1,7 @@
 """CUDA graphs without a GPU: the tensor operations of a pass are recorded once, and replayed with the same arguments.
 
 As in a graph, whatever the host computed during the recording stays as it was: only what lies in tensors changes. What a
-graph cannot hold, a number read back from the device or a tensor made of the host's numbers, is refused.
+graph cannot hold, a number read back from the device or a tensor made of the host's numbers, is an error as on a GPU.
 """
 
 import torch
@@ -26,7 +26,8 @@ class Recorder(TorchDispatchMode):
         self.calls = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        assert func not in REFUSED, f"{func} cannot be captured"
+        if func in REFUSED:
+            raise RuntimeError(f"{func} is not permitted when stream is capturing")
         found = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, found))
         return found

@@ -171,10 +171,11 @@ def test_batch_of_unequal_sequences(model, logits_of, monkeypatch, trees, max_pa
         assert largest_difference(logits_of, output.logits, prefix, sequence.tokens, tree) < 1e-4
 
 
+@pytest.mark.parametrize(("name", "load"), [("Qwen2", load_model), ("Gemma3", load_adapter), ("gpt-oss", load_adapter)])
 @pytest.mark.parametrize("length", [5, 3 * WINDOW])
-def test_replayed_pass_equals_pass(folders, monkeypatch, length):
+def test_replayed_pass_equals_pass(folders, monkeypatch, name, load, length):
     recorded.replay_on_cpu(monkeypatch)
-    model = load_model(folders["Qwen2"], dtype=torch.float64)
+    model = load(folders[name])
     cache = new_cache(model, 90)
     model.prefill(random_tokens(length), cache)
     replayed = Runner(model, max_nodes=TREE.nodes + 3, pool=GraphPool(CPU))

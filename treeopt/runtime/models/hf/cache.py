@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from treeopt.runtime.models.model import SequenceCache, SequenceInput
 from treeopt.runtime.models.padded_batch import PaddedBatch, index_slots
+from treeopt.runtime.models.padded_pass import PaddedPass
 
 
 def cache_argument(model: Any) -> str:
@@ -20,12 +21,15 @@ def cache_argument(model: Any) -> str:
 
 
 class AdapterStore:
-    """The keys and values of several sequences in all layers."""
+    """The keys and values of several sequences in all layers.
+
+    Each sequence has one slot more than its capacity: captured passes write their padding there, and nothing reads it.
+    """
 
     def __init__(self, sequences: int, capacity: int) -> None:
         self.sequences, self.capacity = sequences, capacity
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
-        """(keys, values) by layer, each (sequences, heads, capacity, size), allocated in the layer's first pass."""
+        """(keys, values) by layer, each (sequences, heads, capacity + 1, size), allocated in the layer's first pass."""
 
     def layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return a layer's entries, allocated for keys and values shaped like these, (batch, heads, n, size)."""
@@ -35,10 +39,10 @@ class AdapterStore:
 
     def _allocate(self, states: Tensor) -> Tensor:
         # zeros, because a batched pass reads masked slots
-        return states.new_zeros((self.sequences, states.shape[1], self.capacity, states.shape[3]))
+        return states.new_zeros((self.sequences, states.shape[1], self.capacity + 1, states.shape[3]))
 
     def entries(self, index: int) -> list[Tensor]:
-        """Return a sequence's keys and values in all layers, each (heads, capacity, size)."""
+        """Return a sequence's keys and values in all layers, each (heads, capacity + 1, size)."""
         return [entries[index] for layer in self.layers.values() for entries in layer]
 
     def caches(self) -> list["AdapterCache"]:
@@ -96,6 +100,11 @@ class PassSlots:
         sequences = slice(ascending[0], ascending[-1] + 1) if contiguous else torch.tensor(ascending)
         token_sequence, slot = index_slots(inputs)
         return cls(sequences, batch, None if len(inputs) == 1 else token_sequence, slot, padded_index)
+
+    @classmethod
+    def of_padded(cls, padded: PaddedPass) -> "PassSlots":
+        """Return the slots of all rows of a pass that is captured, padding included."""
+        return cls(slice(padded.batch.sequences), padded.batch, padded.sequence, padded.slots, None)
 
     def write(self, entries: Tensor, new: Tensor) -> Tensor:
         """Write new keys or values, (sequences, heads, n, size), and return the slots that the pass reads."""

@@ -74,6 +74,7 @@ def load_adapter(
                 check_tree_mask(adapter, tolerance=tolerance, refusal=refusal)
                 reason = reason or why_separate_passes(adapter, tolerance=tolerance)
         adapter.batches = reason is None
+        adapter.captures = adapter.captures and adapter.batches and not tensor_parallel
         if reason is not None:
             notes.append(f"decodes the sequences of a batch one after the other: {reason}.")
         if adapter.config.cached_numbers == 0:

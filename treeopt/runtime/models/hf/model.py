@@ -37,6 +37,7 @@ from treeopt.runtime.models.padded_batch import (
     last_outputs,
     run_by_store,
 )
+from treeopt.runtime.models.padded_pass import PaddedPass
 
 
 class AdapterModel:
@@ -55,6 +56,8 @@ class AdapterModel:
     """How it runs, for the user: predicates of sentences."""
     batches = True
     """Whether one pass takes several sequences."""
+    captures = True
+    """Whether passes may be captured as CUDA graphs."""
 
     def __init__(self, model: Any, *, name: str) -> None:
         self.name = name
@@ -63,19 +66,20 @@ class AdapterModel:
         self.weight_bytes: int = model.get_memory_footprint()  # some quantisers keep weights in buffers
         self.dtype: torch.dtype = model.dtype
         self.device = _find_input_device(model)
+        self.captures = not _is_spread(model)
         self._model = model.eval()
         self._cache_argument = cache_argument(model)
 
     @property
     def devices(self) -> tuple[str, ...]:
         """Devices of its weights, such as `cpu` and `disk`; empty without a device map."""
-        return tuple(dict.fromkeys(str(device) for device in getattr(self._model, "hf_device_map", {}).values()))
+        return _devices(self._model)
 
     def new_caches(self, capacity: int, sequences: int) -> list[AdapterCache]:
         return AdapterStore(sequences, capacity).caches()
 
     def cache_bytes(self, capacity: int) -> int:
-        return self.dtype.itemsize * self.config.cached_numbers * capacity
+        return self.dtype.itemsize * self.config.cached_numbers * (capacity + 1)
 
     def pass_bytes(self, tokens: int) -> int:  # noqa: ARG002
         return 0  # unknown
@@ -136,24 +140,43 @@ class AdapterModel:
         tokens = concatenate([sequence.tokens for sequence in inputs])
         if token_index is not None:
             tokens, positions = tokens[token_index], positions[token_index]
+        cache = PassCache(inputs[0].cache.store, PassSlots.of(inputs, batch, padded_index))
+        output = self._call(batch, tokens, positions, self._build_mask(inputs, batch, rows), cache, requested_states)
+        if padded_index is not None:
+            output = output.map(lambda values: values[padded_index])
+        return Outputs(output, [sequence.nodes.rows for sequence in inputs])
+
+    @torch.inference_mode()
+    def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:
+        """Return logits and states of all rows, padding included."""
+        batch = padded.batch
+        mask = self._slide(padded.mask.expand(batch.sequences, 1, batch.tokens, batch.kv_length))
+        positions = padded.positions.clamp(max=self.config.max_positions - 1)
+        cache = PassCache(padded.store, PassSlots.of_padded(padded))
+        return self._call(batch, padded.tokens, positions, mask, cache, requested_states)
+
+    def _call(
+        self,
+        batch: PaddedBatch,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Tensor | dict[str, Tensor] | None,
+        cache: PassCache,
+        requested_states: RequestedStates,
+    ) -> Output:
+        """Return logits and states of all rows of a padded batch."""
         shape = batch.sequences, batch.tokens
-        slots = PassSlots.of(inputs, batch, padded_index)
         output = self._model(
             input_ids=tokens.view(shape),
-            attention_mask=self._build_mask(inputs, batch, rows),
+            attention_mask=mask,
             position_ids=positions.view(shape),
             use_cache=True,
             return_dict=True,
-            **{self._cache_argument: PassCache(inputs[0].cache.store, slots)},
+            **{self._cache_argument: cache},
             **self._request_options(requested_states),
         )
-
-        def unpad(values: Tensor) -> Tensor:
-            flat = values.to(self.device).flatten(0, 1)
-            return flat if padded_index is None else flat[padded_index]
-
-        states = self._read_states(output, requested_states).map(unpad) if requested_states.any else None
-        return Outputs(Output(unpad(output.logits), states), [sequence.nodes.rows for sequence in inputs])
+        states = self._read_states(output, requested_states) if requested_states.any else None
+        return Output(output.logits, states).map(lambda values: values.to(self.device).flatten(0, 1))
 
     def _build_mask(
         self, inputs: Sequence[SequenceInput], batch: PaddedBatch, rows: Sequence[int]
@@ -171,7 +194,10 @@ class AdapterModel:
             mask = build_mask(batch, inputs, rows, dtype=self.dtype, device=self.device)
         if mask is None:
             mask = torch.zeros((1, 1, 1, 1), dtype=self.dtype, device=self.device)
-        mask = mask.expand(batch.sequences, 1, batch.tokens, batch.kv_length)
+        return self._slide(mask.expand(batch.sequences, 1, batch.tokens, batch.kv_length))
+
+    def _slide(self, mask: Tensor) -> Tensor | dict[str, Tensor]:
+        """Return a mask (sequences, 1, tokens, kv_length), or one per kind of layer if a sliding window hides slots."""
         window = self.config.sliding_window
         if window is None:
             return mask
@@ -219,8 +245,20 @@ class AdapterModel:
         return HiddenStates(layers, hidden_states[-1].to(self.device) if requested_states.last else None)
 
 
+def _devices(model: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(device) for device in getattr(model, "hf_device_map", {}).values()))
+
+
+def _is_spread(model: Any) -> bool:
+    """Return whether weights or activations move between devices during a pass."""
+    return len(_devices(model)) > 1 or _is_offloaded(model)
+
+
+def _is_offloaded(model: Any) -> bool:
+    return bool(model.get_input_embeddings().weight.device.type == "meta")
+
+
 def _find_input_device(model: Any) -> torch.device:
     """Return the device of the input embeddings, or of their execution if they are offloaded."""
     embeddings = model.get_input_embeddings()
-    offloaded = embeddings.weight.device.type == "meta"
-    return torch.device(embeddings._hf_hook.execution_device if offloaded else embeddings.weight.device)
+    return torch.device(embeddings._hf_hook.execution_device if _is_offloaded(model) else embeddings.weight.device)
