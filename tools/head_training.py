@@ -24,7 +24,7 @@ from train_draft import divergence, sample_sequences
 from train_target import load_llama, optimizers, schedule, update_weights, write_folder
 
 from treeopt.runtime import Transformer, load_model
-from treeopt.runtime.drafters.eagle.config import default_layer_ids
+from treeopt.runtime.drafters.eagle.load import default_layer_ids
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.model import RequestedStates
 

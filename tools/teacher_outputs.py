@@ -21,7 +21,7 @@ from tqdm import tqdm
 from transformers import AutoTokenizer
 
 from treeopt.runtime import Transformer, load_model
-from treeopt.runtime.drafters.eagle.config import default_layer_ids
+from treeopt.runtime.drafters.eagle.load import default_layer_ids
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import RequestedStates
 

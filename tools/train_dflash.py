@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from treeopt.runtime import Transformer
-from treeopt.runtime.drafters.eagle.config import default_layer_ids
+from treeopt.runtime.drafters.eagle.load import default_layer_ids
 
 ROOTS = 32
 """Blocks in each training sequence."""

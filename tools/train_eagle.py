@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from treeopt.runtime import Transformer
-from treeopt.runtime.drafters.eagle.config import LAYER_IDS_FIELD, default_layer_ids
+from treeopt.runtime.drafters.eagle.load import LAYER_IDS_FIELD, default_layer_ids
 
 UNROLLED = 5
 DEPTH_WEIGHT = 0.8

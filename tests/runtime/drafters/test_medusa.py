@@ -188,8 +188,8 @@ class TestLoading:
         ("changes", "error", "reason"),
         [
             ({"kind": "redrafter"}, FormatError, r"config.json: kind: expected 'medusa'. Got 'redrafter'"),
-            ({"hidden_size": 64}, InvalidValueError, r"hidden_size: expected heads for 32, which .* has. Got 64"),
-            ({"vocabulary": 256}, InvalidValueError, r"vocabulary: expected heads for 23, which .* has. Got 256"),
+            ({"hidden_size": 64}, InvalidValueError, r"hidden_size: expected 32, which .* has. Got 64"),
+            ({"vocabulary": 256}, InvalidValueError, r"vocabulary: expected 23, which .* has. Got 256"),
             ({"heads": 0}, FormatError, r"config.json: heads: expected a whole number of at least 1. Got 0"),
             ({"heads": 3}, FormatError, r"safetensors: weight: expected shape \(3, 32, 32\). Got \(2, 32, 32\)"),
             ({"layers": 1}, FormatError, r"config.json: layers: unknown field"),

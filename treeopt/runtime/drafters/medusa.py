@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import Proposal
-from treeopt.runtime.drafters.head_files import check_all_read, open_heads
+from treeopt.runtime.drafters.head_files import HeadFolder
 from treeopt.runtime.drafters.heads import HeadDrafter, MarginalTree
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.transformer import Transformer
@@ -86,9 +86,10 @@ def load_medusa(folder: Path | str, target: Transformer) -> MedusaHeads:
     Raises TreeoptError if a file is missing, FormatError naming the field or the tensor that is wrong,
     InvalidValueError for heads of a target of another size.
     """
-    fields, tensors = open_heads(Path(folder), "medusa", target)
+    source = HeadFolder(folder, target)
+    fields, tensors = source.own_fields("medusa"), source.tensors
     heads, hidden = fields.integer("heads"), target.config.hidden
     fields.end()
     weight, bias = tensors.get("weight", (heads, hidden, hidden)), tensors.get("bias", (heads, hidden))
-    check_all_read(Path(folder), tensors, "Medusa heads")
+    source.check_all_read("Medusa heads")
     return MedusaHeads(target, weight, bias)

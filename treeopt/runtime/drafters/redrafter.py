@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import Beam, beam_search, merge_beams
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal
-from treeopt.runtime.drafters.head_files import check_all_read, open_heads
+from treeopt.runtime.drafters.head_files import HeadFolder
 from treeopt.runtime.drafters.heads import HeadDrafter
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.linear import Linear
@@ -90,7 +90,8 @@ def load_redrafter(folder: Path | str, target: Transformer) -> RedrafterHead:
     Raises TreeoptError if a file is missing, FormatError naming the field or the tensor that is wrong,
     InvalidValueError for a head of a target of another size.
     """
-    fields, tensors = open_heads(Path(folder), "redrafter", target)
+    source = HeadFolder(folder, target)
+    fields, tensors = source.own_fields("redrafter"), source.tensors
     blocks, hidden = fields.integer("blocks", least=0), target.config.hidden
     fields.end()
     from_hidden, from_state = tensors.get("input.weight", (hidden, 2 * hidden)).chunk(2, dim=1)
@@ -102,7 +103,7 @@ def load_redrafter(folder: Path | str, target: Transformer) -> RedrafterHead:
         from_state=Linear(from_state.contiguous()),
         blocks=tuple(_load_linear(tensors, f"blocks.{index}", hidden) for index in range(blocks)),
     )
-    check_all_read(Path(folder), tensors, "a ReDrafter head")
+    source.check_all_read("a ReDrafter head")
     return head
 
 

@@ -195,7 +195,7 @@ class TestRefusals:
             ),
             (layouts.nemo_p_eagle, {"pard_token": 23}, "pard_token: expected a token from 0 to 22. Got 23"),
             (layouts.speculators_p_eagle, {"mask_token_id": "2"}, "mask_token_id: expected a whole number"),
-            (layouts.nemo_p_eagle, {"pard_token": -1}, "pard_token: expected a whole number"),
+            (layouts.nemo_p_eagle, {"pard_token": -1}, "pard_token: expected a token from 0 to 22. Got -1"),
             (layouts.nemo_p_eagle, {"num_depths": 0}, "num_depths: expected 1 to 1024 draft tokens. Got 0"),
             (layouts.nemo_p_eagle, {"num_depths": True}, "num_depths: expected 1 to 1024 draft tokens. Got True"),
             (

@@ -97,6 +97,22 @@ class Eagle1Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MTPInput:
+    """MTP modules: a projection of normalised x and normalised embedding."""
+
+    config: ModelConfig
+    hidden_norm: Tensor
+    embedding_norm: Tensor
+    fc: Linear
+    input_norm: Tensor
+
+    def __call__(self, embedded: Tensor, x: Tensor) -> LayerInput:
+        normed = rms_norm(x, self.hidden_norm, self.config), rms_norm(embedded, self.embedding_norm, self.config)
+        projected = self.fc(torch.cat(normed, -1))
+        return LayerInput(rms_norm(projected, self.input_norm, self.config), projected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EagleOutput:
     """Maps the last residual stream to logits over the target's tokens, and to feedback for the slots of children."""
 

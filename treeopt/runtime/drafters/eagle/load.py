@@ -2,27 +2,30 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
-from treeopt.errors import FormatError, InvalidValueError, TreeoptWarning
-from treeopt.runtime.drafters.eagle.config import LAYER_IDS_FIELD, EagleConfig, default_layer_ids, read_config
+from treeopt.errors import InvalidValueError, TreeoptWarning
 from treeopt.runtime.drafters.eagle.head import (
     Eagle1Input,
     Eagle3Input,
     EagleHead,
     EagleOutput,
     LayerInput,
+    MTPInput,
     StateFusion,
 )
-from treeopt.runtime.drafters.eagle.mtp import MODULE, load_mtp
-from treeopt.runtime.drafters.head_files import HeadVocabulary, check_all_read, check_target, load_head_layer
-from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.drafters.head_files import HeadFolder, HeadVocabulary
+from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.model import RequestedStates
-from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
 
+LAYER_IDS_FIELD = "eagle_aux_hidden_state_layer_ids"
+NESTED = "eagle_config"
+MTP_MODULE = "model.mtp_layers.0"
+"""The first multi-token prediction (MTP) module in MiMo's checkpoints; engines reuse it for deeper tokens (Xiaomi, 2025)."""
 MASK_HIDDEN = "mask_hidden"
 """Tensor that P-EAGLE heads have, and no others."""
 OTHER_HEADS = {
@@ -44,102 +47,87 @@ def load_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[int,
             last state, and take none.
 
     Raises TreeoptError if a file is missing, FormatError naming the field or tensor that is wrong, InvalidValueError
-    for a head of another target, and for a target that treeopt does not run itself.
+    for a head of another target.
     """
-    check_target(target)
-    folder = Path(folder)
-    tensors = TensorReader.open_folder(folder, device=target.device, dtype=target.dtype)
-    if any(name.startswith(f"{MODULE}.") for name in tensors):
-        _check_no_layer_ids(folder, layer_ids)
-        head = load_mtp(folder, target, tensors)
-        check_all_read(folder, tensors, "an MTP module", prefix=f"{MODULE}.")
+    source = HeadFolder(folder, target, NESTED)
+    if any(name.startswith(f"{MTP_MODULE}.") for name in source.tensors):
+        _check_no_layer_ids(source, layer_ids)
+        head = _load_mtp(source)
+        source.check_all_read("an MTP module", prefix=f"{MTP_MODULE}.")
         return head
-    if MASK_HIDDEN in tensors:
-        raise FormatError(
-            folder, MASK_HIDDEN, "expected an EAGLE head. Got P-EAGLE: load it with --drafter p-eagle=DIR."
+    if MASK_HIDDEN in source.tensors:
+        raise source.tensor_error(
+            MASK_HIDDEN, "expected an EAGLE head. Got P-EAGLE: load it with --drafter p-eagle=DIR."
         )
-    head = HeadLoader(folder, target, read_config(folder, target), tensors).load(layer_ids)
-    check_all_read(folder, tensors, "an EAGLE head")
+    head = EagleLoader(source).load(layer_ids)
+    source.check_all_read("an EAGLE head")
     return head
 
 
-class HeadLoader:
+def default_layer_ids(layers: int) -> tuple[int, ...]:
+    """Return the ids that a head reads if its file lists none: an early, a middle and a late state (Li et al., 2025)."""
+    return 2, layers // 2, layers - 3
+
+
+class EagleLoader:
     """Reads the network of an EAGLE head, which a P-EAGLE head shares; raises as `load_eagle`."""
 
-    def __init__(self, folder: Path, target: Transformer, config: EagleConfig, tensors: TensorReader) -> None:
-        self._folder = folder
-        self._target = target
-        self._config = config
-        self._layers = config.layers
-        self._tensors = tensors
-        self._first = "midlayer" if any(name.startswith("midlayer.") for name in tensors) else "layers.0"
-        self._eagle3 = f"{self._first}.hidden_norm.weight" in tensors
-        self._check_kind()
+    def __init__(self, folder: HeadFolder) -> None:
+        self._folder, self._target, self._tensors = folder, folder.target, folder.tensors
+        self._sizes = _read_sizes(folder)
+        self._first = "midlayer" if any(name.startswith("midlayer.") for name in folder.tensors) else "layers.0"
+        self._eagle3 = f"{self._first}.hidden_norm.weight" in folder.tensors
+        folder.refuse_kinds(OTHER_HEADS, "an EAGLE head")
+        needed = f"{self._first}.hidden_norm.weight" if "lm_head.weight" in folder.tensors else "fc.weight"
+        if not self._eagle3 and needed not in folder.tensors:
+            reason = "this tensor is missing, which EAGLE heads have: take a complete checkpoint of one."
+            raise folder.tensor_error(needed, reason)
 
     def load(self, layer_ids: tuple[int, ...] | None) -> EagleHead:
-        tensors, layers = self._tensors, self._layers
-        hidden = layers.hidden
-        prefixes = [self._first, *(f"layers.{index}" for index in range(1, layers.layers))]
+        folder, tensors, sizes, hidden = self._folder, self._tensors, self._sizes, self._sizes.hidden
+        prefixes = [self._first, *(f"layers.{index}" for index in range(1, sizes.layers))]
         if "lm_head.weight" not in tensors:
             self._check_width("lm_head.weight")
-        vocabulary = HeadVocabulary.read(self._folder, tensors, self._target)
+        vocabulary = HeadVocabulary.read(folder)
         return EagleHead(
-            name=f"EAGLE head {self._folder.name}",
+            name=f"EAGLE head {folder.path.name}",
             target=self._target,
-            config=layers,
+            config=sizes,
             tokens=vocabulary.tokens,
             embedding=self._embedding(),
             fuse=self._fusion(layer_ids),
             make_input=self._layer_input(),
             layers=tuple(
-                load_head_layer(
-                    tensors, layers, prefix, 2 * hidden if self._eagle3 and prefix == self._first else hidden
-                )
+                folder.layer(sizes, prefix, 2 * hidden if self._eagle3 and prefix == self._first else hidden)
                 for prefix in prefixes
             ),
             input_norms=tuple(tensors.get(f"{prefix}.input_layernorm.weight", (hidden,)) for prefix in prefixes[1:]),
             output=EagleOutput(
-                config=layers,
+                config=sizes,
                 norm=tensors.get("norm.weight", (hidden,)) if self._eagle3 else None,
-                normed_feedback=self._eagle3 and self._config.norm_output,
+                normed_feedback=self._eagle3 and bool(folder.flag("norm_output")),
                 layer=vocabulary.load_output(tensors, hidden),
             ),
         )
 
-    def _check_kind(self) -> None:
-        for prefix, kind in OTHER_HEADS.items():
-            if any(name.startswith(prefix) for name in self._tensors):
-                raise FormatError(
-                    self._folder, prefix.rstrip("._"), f"expected an EAGLE head. Got {kind}: take another checkpoint."
-                )
-        if self._eagle3:
-            return
-        needed = f"{self._first}.hidden_norm.weight" if "lm_head.weight" in self._tensors else "fc.weight"
-        if needed not in self._tensors:
-            reason = "this tensor is missing, which EAGLE heads have: take a complete checkpoint of one."
-            raise FormatError(self._folder, needed, reason)
-
     def _embedding(self) -> Tensor:
-        target, layers, name = self._target, self._layers, "embed_tokens.weight"
+        name = "embed_tokens.weight"
         if name in self._tensors:
-            return self._tensors.get(name, (layers.vocabulary, layers.hidden))
+            return self._tensors.get(name, (self._sizes.vocabulary, self._sizes.hidden))
         self._check_width(name)
-        return target.weights.embedding
+        return self._target.weights.embedding
 
     def _check_width(self, name: str) -> None:
         """Raise InvalidValueError if a tensor of the target, which the head shares, does not fit."""
-        if self._layers.hidden != self._target.config.hidden:
-            raise InvalidValueError(
-                f"hidden_size: expected {self._target.config.hidden}, which {self._target.name} has, because the head "
-                f"has no {name}. Got {self._layers.hidden}: take a head that was trained on this target."
-            )
+        because = f", because the head has no {name}"
+        self._folder.check_size("hidden_size", self._sizes.hidden, self._target.config.hidden, because)
 
     def _fusion(self, layer_ids: tuple[int, ...] | None) -> StateFusion:
-        tensors, hidden, width = self._tensors, self._layers.hidden, self._target.config.hidden
-        if not self._eagle3 or self._config.last_state:
-            _check_no_layer_ids(self._folder, layer_ids)
+        folder, tensors, width = self._folder, self._tensors, self._target.config.hidden
+        if not self._eagle3 or folder.flag("use_aux_hidden_state") is False:
+            _check_no_layer_ids(folder, layer_ids)
             self._check_width("fc.weight of its own for the target's states")
-            return StateFusion(requested_states=RequestedStates(last=True, all_tokens=True), config=self._layers)
+            return StateFusion(requested_states=RequestedStates(last=True, all_tokens=True), config=self._sizes)
         columns = (tensors.shape("fc.weight") or (1,))[-1]
         if columns % width:
             raise InvalidValueError(
@@ -148,31 +136,33 @@ class HeadLoader:
             )
         layer_ids = self._layer_ids(columns // width, layer_ids)
         norms = [f"fc_norm.{index}.weight" for index in range(len(layer_ids))]
-        separate_norms = self._config.fc_norm or norms[0] in tensors
-        joint_norm = self._config.norm_before_fc or "input_norm.weight" in tensors
+        separate_norms = folder.flag("fc_norm") or norms[0] in tensors
+        joint_norm = folder.flag("norm_before_fc") or "input_norm.weight" in tensors
         if separate_norms and joint_norm:
-            raise FormatError(
-                self._config.path,
+            raise folder.error(
                 "norm_before_fc",
                 "expected no fc_norm with it: states are normed one by one or together. Got both: leave one out.",
             )
         return StateFusion(
             requested_states=RequestedStates(layer_ids=layer_ids, all_tokens=True),
-            config=self._layers,
+            config=self._sizes,
             each_norm=tuple(tensors.get(name, (width,)) for name in norms) if separate_norms else (),
             norm=tensors.get("input_norm.weight", (columns,)) if joint_norm else None,
-            fc=self._linear("fc", hidden, columns),
+            fc=folder.linear("fc", self._sizes.hidden, columns),
         )
 
     def _layer_ids(self, count: int, layer_ids: tuple[int, ...] | None) -> tuple[int, ...]:
-        layers = len(self._target.weights.layers)
+        layers, path = len(self._target.weights.layers), self._folder.config_path
+        default = default_layer_ids(layers)
         if layer_ids is None:
-            layer_ids = self._config.layer_ids
+            layer_ids = self._folder.layer_ids(LAYER_IDS_FIELD)
+            if layer_ids == tuple(layer_id + 1 for layer_id in default):
+                layer_ids = default  # saved for an engine that reads the ids as they are
         if layer_ids is None:
-            layer_ids = default_layer_ids(layers)
+            layer_ids = default
             warnings.warn(
                 TreeoptWarning(
-                    f"{self._config.path}: {LAYER_IDS_FIELD}: is missing, so the hidden states with layer ids {layer_ids} are read. "
+                    f"{path}: {LAYER_IDS_FIELD}: is missing, so the hidden states with layer ids {layer_ids} are read. "
                     "If few tokens are accepted, name in that field, or with --eagle-layers (layer_ids= in Python), those "
                     "that the head was trained on."
                 ),
@@ -187,37 +177,68 @@ class HeadLoader:
         return layer_ids
 
     def _layer_input(self) -> Callable[[Tensor, Tensor], LayerInput]:
-        tensors, hidden = self._tensors, self._layers.hidden
+        folder, hidden = self._folder, self._sizes.hidden
         if not self._eagle3:
-            return Eagle1Input(fc=self._linear("fc", hidden, 2 * hidden))
-        normed = self._config.norm_before_residual
-        if normed is None and self._config.speculators:
+            return Eagle1Input(fc=folder.linear("fc", hidden, 2 * hidden))
+        normed = folder.flag("norm_before_residual")
+        if normed is None and folder.speculators:
             warnings.warn(
                 TreeoptWarning(
-                    f"{self._config.path}: norm_before_residual: is missing, and is taken as false, which engines differ "
+                    f"{folder.config_path}: norm_before_residual: is missing, and is taken as false, which engines differ "
                     "in. Where few tokens are accepted, add it as true."
                 ),
                 stacklevel=4,
             )
         return Eagle3Input(
-            config=self._layers,
-            embedding_norm=tensors.get(f"{self._first}.input_layernorm.weight", (hidden,)),
-            hidden_norm=tensors.get(f"{self._first}.hidden_norm.weight", (hidden,)),
+            config=self._sizes,
+            embedding_norm=self._tensors.get(f"{self._first}.input_layernorm.weight", (hidden,)),
+            hidden_norm=self._tensors.get(f"{self._first}.hidden_norm.weight", (hidden,)),
             normed_residual=bool(normed),
         )
 
-    def _linear(self, name: str, outputs: int, inputs: int) -> Linear:
-        tensors, bias = self._tensors, f"{name}.bias"
-        return Linear(
-            tensors.get(f"{name}.weight", (outputs, inputs)),
-            tensors.get(bias, (outputs,)) if bias in tensors else None,
+
+def _read_sizes(folder: HeadFolder) -> ModelConfig:
+    kinds = folder.stored_sizes.get("layer_types")
+    if isinstance(kinds, list) and "sliding_attention" in kinds:
+        raise folder.error(
+            "layer_types", "expected full attention in every layer. Got sliding attention: take another checkpoint."
         )
+    return folder.read_sizes()
 
 
-def _check_no_layer_ids(folder: Path, layer_ids: tuple[int, ...] | None) -> None:
+def _load_mtp(folder: HeadFolder) -> EagleHead:
+    """Read the module in the target's own folder; embedding and output layer are the target's."""
+    config, target, tensors = replace(_read_sizes(folder), layers=1), folder.target, folder.tensors
+    hidden = config.hidden
+
+    def norm(name: str) -> Tensor:
+        return tensors.get(f"{MTP_MODULE}.{name}_layernorm.weight", (hidden,))
+
+    return EagleHead(
+        name=f"MTP module {folder.path.name}",
+        target=target,
+        config=config,
+        tokens=config.vocabulary,
+        embedding=target.weights.embedding,
+        first_embedding_read=False,
+        fuse=StateFusion(requested_states=RequestedStates(last=True, all_tokens=True), config=config),
+        make_input=MTPInput(
+            config=config,
+            hidden_norm=norm("hidden"),
+            embedding_norm=norm("token"),
+            fc=folder.linear(f"{MTP_MODULE}.input_proj", hidden, 2 * hidden),
+            input_norm=norm("input"),
+        ),
+        layers=(folder.layer(config, MTP_MODULE, hidden),),
+        input_norms=(),
+        output=EagleOutput(config=config, norm=norm("final"), normed_feedback=True, layer=target.logits),
+    )
+
+
+def _check_no_layer_ids(folder: HeadFolder, layer_ids: tuple[int, ...] | None) -> None:
     """Raise InvalidValueError for layer ids of a head that reads the last state."""
     if layer_ids is not None:
         raise InvalidValueError(
-            f"layers: expected none, because the head in {folder} reads the target's last state. Got {layer_ids}: leave out "
-            "--eagle-layers."
+            f"layers: expected none, because the head in {folder.path} reads the target's last state. Got {layer_ids}: "
+            "leave out --eagle-layers."
         )

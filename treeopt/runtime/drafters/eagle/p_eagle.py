@@ -16,22 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from treeopt.errors import FormatError, TreeoptWarning
-from treeopt.files.fields import Fields
-from treeopt.files.json_file import read_object
+from treeopt.errors import TreeoptWarning
 from treeopt.runtime.drafters.drafter import Proposal
-from treeopt.runtime.drafters.eagle.config import read_config
 from treeopt.runtime.drafters.eagle.head import EagleHead, StateFusion
-from treeopt.runtime.drafters.eagle.load import MASK_HIDDEN, HeadLoader
+from treeopt.runtime.drafters.eagle.load import MASK_HIDDEN, NESTED, EagleLoader
 from treeopt.runtime.drafters.eagle.sequence import EagleSequence, new_eagle_sequences
-from treeopt.runtime.drafters.head_files import check_all_read, check_target
+from treeopt.runtime.drafters.head_files import HeadFolder
 from treeopt.runtime.drafters.heads import MarginalTree
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
-from treeopt.runtime.models.config import CONFIG
 from treeopt.runtime.models.model import HiddenStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.runner import Runner, make_graph_pool
-from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
 
@@ -117,51 +112,45 @@ def load_p_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[in
 
     Arguments and errors are those of `load_eagle`; a head without `mask_hidden` raises FormatError.
     """
-    check_target(target)
-    folder = Path(folder)
-    tensors = TensorReader.open_folder(folder, device=target.device, dtype=target.dtype)
-    if MASK_HIDDEN not in tensors:
-        raise FormatError(
-            folder,
+    source = HeadFolder(folder, target, NESTED)
+    if MASK_HIDDEN not in source.tensors:
+        raise source.tensor_error(
             MASK_HIDDEN,
             "expected a P-EAGLE head. This tensor is missing: load an EAGLE head with --drafter eagle=DIR, or take "
             "another checkpoint.",
         )
-    eagle = HeadLoader(folder, target, read_config(folder, target), tensors).load(layer_ids)
-    path = folder / CONFIG
-    content = read_object(path)
+    eagle = EagleLoader(source).load(layer_ids)
     network = {field.name: getattr(eagle, field.name) for field in fields(eagle)}
     head = PEagleHead(
-        **{**network, "name": f"P-EAGLE head {folder.name}"},
-        levels=_read_levels(path, content),
-        mask_token=_read_mask_token(path, content, vocabulary=len(eagle.embedding)),
-        mask_input=_fuse_mask(folder, tensors, eagle.fuse, target),
+        **{**network, "name": f"P-EAGLE head {source.path.name}"},
+        levels=_read_levels(source),
+        mask_token=_read_mask_token(source, vocabulary=len(eagle.embedding)),
+        mask_input=_fuse_mask(source, eagle.fuse),
     )
-    check_all_read(folder, tensors, "a P-EAGLE head")
+    source.check_all_read("a P-EAGLE head")
     return head
 
 
-def _read_mask_token(path: Path, content: dict[str, Any], *, vocabulary: int) -> int:
-    file = Fields(path, content)
+def _read_mask_token(folder: HeadFolder, *, vocabulary: int) -> int:
     for name in MASK_TOKEN:
-        if content.get(name) is not None:
-            token = file.integer(name, least=0)
-            if token >= vocabulary:
-                raise file.error(name, f"expected a token from 0 to {vocabulary - 1}. Got {token}.")
+        token = folder.integer(name)
+        if token is not None:
+            if not 0 <= token < vocabulary:
+                raise folder.error(name, f"expected a token from 0 to {vocabulary - 1}. Got {token}.")
             return token
-    raise file.error("mask_token_id", "expected the token of a mask. It is missing: add the one of the training.")
+    raise folder.error("mask_token_id", "expected the token of a mask. It is missing: add the one of the training.")
 
 
-def _read_levels(path: Path, content: dict[str, Any]) -> int:
+def _read_levels(folder: HeadFolder) -> int:
     """Return the levels of the training; a file without them has the default, with a warning."""
-    for name, levels in _stored_levels(content):
+    for name, levels in _stored_levels(folder.content):
         if type(levels) is not int or not 1 <= levels <= MOST_LEVELS:
-            raise FormatError(path, name, f"expected 1 to {MOST_LEVELS} draft tokens. Got {levels!r:.60}.")
+            raise folder.error(name, f"expected 1 to {MOST_LEVELS} draft tokens. Got {levels!r:.60}.")
         return levels
     warnings.warn(
         TreeoptWarning(
-            f"{path}: num_depths: is missing, and is taken as {DEFAULT_LEVELS}, the default of speculators. If the head was "
-            "trained with another number of draft tokens, add it."
+            f"{folder.config_path}: num_depths: is missing, and is taken as {DEFAULT_LEVELS}, the default of speculators. "
+            "If the head was trained with another number of draft tokens, add it."
         ),
         stacklevel=3,
     )
@@ -178,15 +167,14 @@ def _stored_levels(content: dict[str, Any]) -> Iterator[tuple[str, object]]:
         yield "speculators_config.proposal_methods[0].speculative_tokens", proposals[0].get("speculative_tokens")
 
 
-def _fuse_mask(folder: Path, tensors: TensorReader, fuse: StateFusion, target: Transformer) -> Tensor:
+def _fuse_mask(folder: HeadFolder, fuse: StateFusion) -> Tensor:
     """Return `mask_hidden` as the head reads it, (1, hidden)."""
-    count, width = len(fuse.requested_states.layer_ids), target.config.hidden
-    shape, size = tensors.shape(MASK_HIDDEN), max(1, count) * width
+    count, width = len(fuse.requested_states.layer_ids), folder.target.config.hidden
+    shape, size = folder.tensors.shape(MASK_HIDDEN), max(1, count) * width
     if prod(shape) != size:
-        raise FormatError(
-            folder, MASK_HIDDEN, f"expected {size} numbers, as many as the target's hidden states. Got shape {shape}."
-        )
-    vector = tensors.get(MASK_HIDDEN, shape).reshape(1, size)
+        reason = f"expected {size} numbers, as many as the target's hidden states. Got shape {shape}."
+        raise folder.tensor_error(MASK_HIDDEN, reason)
+    vector = folder.tensors.get(MASK_HIDDEN, shape).reshape(1, size)
     layers: Sequence[Tensor] = vector.split(width, -1)
     with torch.inference_mode():
         return fuse(HiddenStates(tuple(layers), None) if count else HiddenStates((), vector))
