@@ -147,7 +147,7 @@ def p_eagle_children(head: PEagleHead, sequence: HeadSequence, branching: int) -
     first_root = len(following) - positions
     (cache,) = new_caches(head, len(following) + head.levels, 1)
     attention = SequenceAttention.of(SequenceInput.causal(cache, following))
-    hidden = head.hidden(head.fuse(sequence.states), following, attention, begins=[0])
+    hidden = head.hidden(head.fuse(sequence.states), following, attention)
     cache.length = len(following)
     children[:, 0] = _likeliest(head.name, head.output(hidden[first_root:]).logits, count)
     masks = head.levels - 1

@@ -8,7 +8,6 @@ the target's hidden state.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -197,7 +196,7 @@ class EagleHead:
         state_chunks = states.map(lambda layer: layer[: len(tokens)]).split(sizes)
         for chunk, chunk_states in zip(tokens.split(sizes), state_chunks, strict=True):
             attention = SequenceAttention.of(SequenceInput.causal(cache, chunk))
-            self.hidden(self.fuse(chunk_states), chunk, attention, begins=[0] if cache.length == 0 else [])
+            self.hidden(self.fuse(chunk_states), chunk, attention)
             cache.length += len(chunk)
 
     @torch.inference_mode()
@@ -210,13 +209,10 @@ class EagleHead:
     ) -> Outputs:
         """Return logits and feedback of slots after the committed ones; the feedback is always `HiddenStates.last`."""
         sizes = [sequence.nodes.rows for sequence in inputs]
-        first_rows = zip(inputs, accumulate(sizes, initial=0), strict=False)
-        begins = [row for sequence, row in first_rows if sequence.cache.length + sequence.nodes.start == 0]
         hidden = self.hidden(
             concatenate([sequence.features for sequence in inputs if sequence.features is not None]),
             concatenate([sequence.tokens for sequence in inputs]),
             build_attention(inputs),
-            begins=begins,
         )
         if last_only:
             return Outputs(self.output(last_rows(hidden, sizes)), [1] * len(sizes))
@@ -225,26 +221,20 @@ class EagleHead:
     def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:  # noqa: ARG002
         """Return logits and feedback of all rows."""
         assert padded.features is not None  # hidden states or feedback
-        embedded = F.embedding(padded.tokens, self.embedding)
-        if not self.first_embedding_read:
-            embedded = embedded.masked_fill((padded.positions == 0)[:, None], 0)
-        return self.output(self._run_layers(embedded, padded.features, padded.attention()))
+        return self.output(self.hidden(padded.features, padded.tokens, padded.attention()))
 
-    def hidden(self, x: Tensor, tokens: Tensor, attention: PassAttention, *, begins: Sequence[int] = ()) -> Tensor:
+    def hidden(self, x: Tensor, tokens: Tensor, attention: PassAttention) -> Tensor:
         """Return the residual stream (n, hidden) after all layers, and write the slots' keys and values.
 
         Args:
             x: (n, hidden), fused hidden states of the target, or feedback.
             tokens: int64 (n,), the token after each.
             attention: of the slots.
-            begins: rows that are the first slots of their sequences.
         """
         embedded = F.embedding(tokens, self.embedding)
-        if begins and not self.first_embedding_read:
-            embedded[list(begins)] = 0
-        return self._run_layers(embedded, x, attention)
-
-    def _run_layers(self, embedded: Tensor, x: Tensor, attention: PassAttention) -> Tensor:
+        if not self.first_embedding_read:
+            is_first = attention.rotations[:, 0, 0].imag == 0  # no position but 0 is rotated by an exact 0
+            embedded = embedded.masked_fill(is_first[:, None], 0)
         first, *others = self.layers
         hidden = first(*self.make_input(embedded, x), 0, attention)
         for number, (layer, norm) in enumerate(zip(others, self.input_norms, strict=True), start=1):

@@ -29,9 +29,7 @@ def unroll(head: EagleHead, states: HiddenStates, tokens: Tensor, *, roots: int,
         return
     (cache,) = new_caches(head, slots + roots * (steps - 1), 1)
     first_root = slots - roots
-    hidden = head.hidden(
-        head.fuse(states), tokens, SequenceAttention.of(SequenceInput.causal(cache, tokens)), begins=[0]
-    )
+    hidden = head.hidden(head.fuse(states), tokens, SequenceAttention.of(SequenceInput.causal(cache, tokens)))
     fed = slots
     logits, feedback = _predict(head, hidden[first_root:])
     yield logits
