@@ -23,7 +23,9 @@ class Table(Memoryless):
 
     def __init__(self, logits, name="toy"):
         self.logits, self.name = logits, name
-        self.config = SimpleNamespace(vocabulary=len(logits), max_positions=1000, end_tokens=())
+        self.config = SimpleNamespace(
+            vocabulary=len(logits), max_positions=1000, limited_by="trained length", end_tokens=()
+        )
 
     @classmethod
     def random(cls, seed, vocabulary, name="toy"):

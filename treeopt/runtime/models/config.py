@@ -6,6 +6,7 @@ from typing import Any
 
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
+from treeopt.runtime.models.model import ModelSizes
 from treeopt.runtime.models.rotary import RopeScaling, YarnScaling, parse_rope
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MiMoForCausalLM")
@@ -23,10 +24,9 @@ FULL_LAYERS = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(ModelSizes):
     """Sizes of a decoder-only transformer with grouped-query attention and rotary positions."""
 
-    vocabulary: int
     hidden: int
     intermediate: int
     layers: int
@@ -36,8 +36,6 @@ class ModelConfig:
     norm_epsilon: float
     rope_base: float
     rope_scaling: RopeScaling | None = None
-    max_positions: int
-    """Trained length, which no sequence may exceed."""
     sliding_window: int | None = None
     """Sliding window in tokens, the token itself included; None without sliding attention."""
     sliding_layers: frozenset[int] = frozenset()
@@ -49,8 +47,6 @@ class ModelConfig:
     head_norms: bool = False
     """Whether query and key heads are normed before their rotation."""
     tied_head: bool
-    end_tokens: tuple[int, ...]
-    """Tokens that end a sequence; may be empty."""
 
 
 def add_end_tokens(config: ModelConfig, source: Path, generation: dict[str, Any]) -> ModelConfig:

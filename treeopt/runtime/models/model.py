@@ -1,6 +1,7 @@
 """The interface of models to decoding and measuring: inputs and outputs of a pass, caches, prefill."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -12,7 +13,6 @@ from treeopt.runtime.models.nodes import PassNodes
 PREFILL_TOKENS = 2048
 """Prompt tokens per prefill pass, at most."""
 TRAINED_LENGTH = "trained length"
-"""What limits the sequences of a model whose sizes have no `limited_by`."""
 
 
 class RequestedStates(NamedTuple):
@@ -131,20 +131,18 @@ def check_layer_ids(requested_states: RequestedStates, layers: int, name: str) -
         )
 
 
-class ModelSizes(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSizes:
     """Sizes of a model, as far as a decoder needs them."""
 
-    @property
-    def vocabulary(self) -> int:
-        """Logits per token, V, padding included."""
-
-    @property
-    def max_positions(self) -> int:
-        """Maximum sequence length in tokens."""
-
-    @property
-    def end_tokens(self) -> tuple[int, ...]:
-        """Tokens that end a sequence."""
+    vocabulary: int
+    """Logits per token, V, padding included."""
+    max_positions: int
+    """Maximum sequence length in tokens, which no sequence may exceed."""
+    limited_by: str = TRAINED_LENGTH
+    """What limits `max_positions`."""
+    end_tokens: tuple[int, ...]
+    """Tokens that end a sequence; may be empty."""
 
 
 class SequenceCache:
@@ -321,7 +319,7 @@ def describe_length_limit(model: LanguageModel) -> str:
 
 def describe_max_positions(sizes: ModelSizes) -> str:
     """Return the maximum sequence length in words: `2048 tokens, its trained length`."""
-    return f"{sizes.max_positions} tokens, its {getattr(sizes, 'limited_by', TRAINED_LENGTH)}"
+    return f"{sizes.max_positions} tokens, its {sizes.limited_by}"
 
 
 def shortest_model(*models: LanguageModel | None) -> LanguageModel:

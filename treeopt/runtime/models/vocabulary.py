@@ -1,7 +1,6 @@
 """A draft model that proposes only tokens that its target shares."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -11,26 +10,15 @@ from torch.nn import functional as F
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.model import (
     NO_STATES,
-    TRAINED_LENGTH,
     HiddenStates,
     LanguageModel,
+    ModelSizes,
     Output,
     Outputs,
     RequestedStates,
     SequenceInput,
 )
 from treeopt.runtime.models.padded_pass import CapturableModel, PaddedPass
-
-
-@dataclass(frozen=True, slots=True)
-class LimitedSizes:
-    """Sizes of a draft model with as many logits as its target."""
-
-    vocabulary: int
-    max_positions: int
-    end_tokens: tuple[int, ...]
-    limited_by: str
-    """What limits `max_positions`."""
 
 
 class LimitedDraft:
@@ -58,8 +46,12 @@ class LimitedDraft:
         shared = set(ids)
         sizes = model.config
         end_tokens = tuple(token for token in sizes.end_tokens if token in shared)
-        limited_by = getattr(sizes, "limited_by", TRAINED_LENGTH)
-        self.config = LimitedSizes(vocabulary, sizes.max_positions, end_tokens, limited_by)
+        self.config = ModelSizes(
+            vocabulary=vocabulary,
+            max_positions=sizes.max_positions,
+            limited_by=sizes.limited_by,
+            end_tokens=end_tokens,
+        )
         self._embeddings = sizes.vocabulary
         self._substitute = next((token for token in sizes.end_tokens if token < sizes.vocabulary), 0)
         self._width = ids[-1] + 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.runtime.models.folder import hash_file
 from treeopt.runtime.models.gguf.library import Handle, library
-from treeopt.runtime.models.model import TRAINED_LENGTH
+from treeopt.runtime.models.model import TRAINED_LENGTH, ModelSizes
 
 if TYPE_CHECKING:
     from treeopt.texts.tokenizer import Tokenizer
@@ -18,17 +18,9 @@ MAGIC = b"GGUF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GGUFSizes:
-    """Sizes of a model."""
+class GGUFSizes(ModelSizes):
+    """Sizes of a model; its sequences are limited by the trained length, or by the sliding window."""
 
-    vocabulary: int
-    """Logits per token."""
-    max_positions: int
-    """Maximum sequence length: the trained length, or the sliding window."""
-    limited_by: str
-    """Which of the two it is."""
-    end_tokens: tuple[int, ...]
-    """Tokens that end a sequence."""
     weight_dtype: str
     """Dtype of most weights, such as `q8_0`."""
 

@@ -9,24 +9,16 @@ from typing import Any
 import torch
 
 from treeopt.errors import TreeoptError
-from treeopt.runtime.models.model import TRAINED_LENGTH
+from treeopt.runtime.models.model import TRAINED_LENGTH, ModelSizes
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 ADVICE = "Use a model with rotary or learned positions whose layers are all attention."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterSizes:
-    """Sizes of a model."""
+class AdapterSizes(ModelSizes):
+    """Sizes of a model; its sequences are limited by the length up to which attention and positions stay the same."""
 
-    vocabulary: int
-    """Logits per token, padding included."""
-    max_positions: int
-    """Maximum sequence length: the trained length, or the length up to which attention and positions stay the same."""
-    limited_by: str
-    """What limits `max_positions`."""
-    end_tokens: tuple[int, ...]
-    """Tokens that end a sequence."""
     sliding_window: int | None
     """Sliding window in tokens, the token itself included; None without sliding attention."""
     every_layer_slides: bool
