@@ -25,7 +25,8 @@ from treeopt.runtime.decoding.observer import Controller, Observer, combine_obse
 from treeopt.runtime.decoding.setup import Setup, choose_rule
 from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.decoding.target_sequence import TargetSequence, sequence_seed
-from treeopt.runtime.drafters.drafter import BatchedDrafter, Drafter, Proposal, Step
+from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.drafters.sequence_pool import SequencePool
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.drafters.switching import SwitchingDrafter
@@ -368,7 +369,7 @@ class Decoder:
     def _reserve(self, sequences: int) -> None:
         """Allocate caches for a batch; those of a much larger batch are freed."""
         self._targets.reserve(sequences)
-        if isinstance(self._drafter, BatchedDrafter):
+        if isinstance(self._drafter, SequenceDrafter | SwitchingDrafter):
             self._drafter.reserve(sequences)
 
     @torch.inference_mode()

@@ -98,14 +98,6 @@ class Drafter(Protocol):
         """Free a sequence. It may have been interrupted anywhere, `begin` included."""
 
 
-@runtime_checkable
-class BatchedDrafter(Drafter, Protocol):
-    """A drafter that is faster if it learns the batch size in advance."""
-
-    def reserve(self, sequences: int) -> None:
-        """Allocate state for `sequences` more sequences; may raise OutOfMemoryError."""
-
-
 CACHED_TREES = 256
 CACHED_PASSES = 64
 """Fewer than trees, because the mask of a pass takes more memory."""
