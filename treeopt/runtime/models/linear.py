@@ -1,7 +1,5 @@
 """Matrix products with fixed weights, in the fastest layout for few rows on each device."""
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -16,31 +14,15 @@ MOST_PADDED = 3_000_000_000
 """Rows times weights of a model above which padding would take longer than code generation: an estimate, not measured."""
 
 
-class Product(Protocol):
-    """y = x W^T + b, W (outputs, inputs), b (outputs,) or None."""
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights and biases."""
-
-    @property
-    def weight(self) -> Tensor: ...
-
-    @property
-    def bias(self) -> Tensor | None: ...
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return x W^T + b, (n, outputs), of x (n, inputs)."""
-
-
 class Linear:
     """y = x W^T + b for x (n, inputs), W (outputs, inputs), b (outputs,) or None.
 
-    On a CPU weights are stored in oneDNN's layout; small ones also transposed, which is faster with few rows.
+    On a CPU weights are stored in oneDNN's layout; small ones also transposed, which is faster with few rows.  Weights that
+    require gradients stay as they are.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        on_cpu = weight.device.type == "cpu"
+        on_cpu = weight.device.type == "cpu" and not weight.requires_grad
         self.parameters = weight.numel() + (0 if bias is None else bias.numel())
         self.bias = bias
         self._reordered = reorder_weight(weight) if on_cpu else None

@@ -5,27 +5,9 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from treeopt.runtime.models.linear import Linear, Product
+from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.transformer import Layer, Transformer, Weights
-
-
-class TrainableLinear:
-    """y = x W^T + b with gradients.
-
-    Args:
-        weight: W (outputs, inputs).
-        bias: b (outputs,) or None.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight = weight
-        self.bias = bias
-        self.parameters = weight.numel() + (0 if bias is None else bias.numel())
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
 
 
 class TrainableCopy:
@@ -39,16 +21,11 @@ class TrainableCopy:
     """
 
     def __init__(self, model: Transformer) -> None:
-        with torch.inference_mode(mode=False):
-            self._twin = _rebuild(model, _make_trainable, TrainableLinear)
-        self._model = model
-        products = self._twin.weights.products[: -1 if model.config.tied_head else None]
-        tensors = [
-            *self._twin.weights.vectors,
-            *(part for product in products for part in (product.weight, product.bias)),
-        ]
-        self.parameters = [tensor for tensor in tensors if tensor is not None]
+        self.parameters: list[Tensor] = []
         """All trained tensors, each once: a tied head is the embedding."""
+        with torch.inference_mode(mode=False):
+            self._twin = _rebuild(model, self._make_parameter)
+        self._model = model
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Return logits (n, V) after every token of a sequence, int64 (n,), with gradients."""
@@ -61,22 +38,23 @@ class TrainableCopy:
         for tensor, new in zip(weights.vectors, trained.vectors, strict=True):
             tensor.copy_(new)
         for product, other in zip(weights.products, trained.products, strict=True):
-            assert isinstance(product, Linear)
             product.assign(other.weight, other.bias)
+
+    def _make_parameter(self, tensor: Tensor) -> Tensor:
+        self.parameters.append(tensor.detach().to(torch.float32, copy=True).contiguous().requires_grad_())
+        return self.parameters[-1]
 
 
 def copy_model(model: Transformer) -> Transformer:
     """Return a deep copy of a model."""
-    return _rebuild(model, Tensor.clone, Linear)
+    return _rebuild(model, Tensor.clone)
 
 
-def _rebuild(
-    model: Transformer, copy: Callable[[Tensor], Tensor], make_product: Callable[[Tensor, Tensor | None], Product]
-) -> Transformer:
-    """Return a model with copies of all tensors, and products made from these."""
+def _rebuild(model: Transformer, copy: Callable[[Tensor], Tensor]) -> Transformer:
+    """Return a model with copies of all tensors but the norms of query and key heads."""
 
-    def copy_product(old: Product) -> Product:
-        return make_product(copy(old.weight), None if old.bias is None else copy(old.bias))
+    def copy_product(old: Linear) -> Linear:
+        return Linear(copy(old.weight), None if old.bias is None else copy(old.bias))
 
     def copy_layer(old: Layer) -> Layer:
         return replace(
@@ -95,10 +73,6 @@ def _rebuild(
         layers=tuple(map(copy_layer, old.layers)),
         input_norms=tuple(map(copy, old.input_norms)),
         norm=copy(old.norm),
-        head=make_product(embedding, None) if model.config.tied_head else copy_product(old.head),
+        head=Linear(embedding) if model.config.tied_head else copy_product(old.head),
     )
     return Transformer(model.config, weights, name=model.name)
-
-
-def _make_trainable(tensor: Tensor) -> Tensor:
-    return tensor.detach().to(torch.float32, copy=True).contiguous().requires_grad_()

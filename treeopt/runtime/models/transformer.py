@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from treeopt.runtime.models.attention import PassAttention, SequenceAttention, UncachedAttention, build_attention
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
-from treeopt.runtime.models.linear import Product, pad_row_count
+from treeopt.runtime.models.linear import Linear, pad_row_count
 from treeopt.runtime.models.model import (
     NO_STATES,
     HiddenStates,
@@ -33,14 +33,14 @@ class Layer:
     """Weights of one layer without its input norm; products with the same input are concatenated."""
 
     config: ModelConfig
-    query_key_value: Product
+    query_key_value: Linear
     """(heads + 2 key_value_heads) * head_size outputs; rotary pairs of queries and keys are adjacent."""
     head_norms: Tensor | None = None
     """(heads + key_value_heads, head_size): norm weights of each query and key head, if the model has them."""
-    attention_output: Product
+    attention_output: Linear
     mlp_norm: Tensor
-    gate_up: Product
-    down: Product
+    gate_up: Linear
+    down: Linear
 
     def __call__(self, x: Tensor, residual: Tensor, index: int, attention: PassAttention) -> Tensor:
         """Return the residual stream (rows, hidden) after the layer.
@@ -88,7 +88,7 @@ class Weights:
     input_norms: tuple[Tensor, ...]
     """(hidden,) per layer: norm before the attention."""
     norm: Tensor
-    head: Product
+    head: Linear
 
     @property
     def vectors(self) -> list[Tensor]:
@@ -96,7 +96,7 @@ class Weights:
         return [self.embedding, self.norm, *self.input_norms, *(layer.mlp_norm for layer in self.layers)]
 
     @property
-    def products(self) -> list[Product]:
+    def products(self) -> list[Linear]:
         """All products, the head last."""
         inner = [
             product

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.folder import ModelFolder
-from treeopt.runtime.models.linear import Linear, Product
+from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import concatenate
 from treeopt.runtime.models.tensor_reader import TensorReader
 from treeopt.runtime.models.transformer import Layer, Transformer, Weights
@@ -107,7 +107,7 @@ def _named_layer_tensors(layer: Layer, config: ModelConfig) -> dict[str, Tensor]
         tensors["self_attn.q_norm.weight"] = layer.head_norms[0]
         tensors["self_attn.k_norm.weight"] = layer.head_norms[config.heads]
     for field, stored in _stored_products(config, config.hidden).items():
-        product: Product = getattr(layer, field)
+        product: Linear = getattr(layer, field)
         for kind, values in (("weight", product.weight), ("bias", product.bias)):
             if values is not None:
                 parts = values.split(list(stored.parts.values()))
