@@ -13,7 +13,6 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.models import attention
 
-every_drafter = pytest.mark.parametrize("name", one_case_per_drafter())
 PROMPTS = [PROMPT, [1], PROMPT[:3] * 4, PROMPT * 3, [4, 5], [7, 8, 9] * 5]
 COUNTS = [9, 25, 3, 14, 0, 21]
 """New tokens of each, so that sequences join and leave in nearly every step."""
@@ -107,7 +106,7 @@ def test_a_non_finite_draft_does_not_affect_the_next_sequence_in_its_slot(target
     assert [*chain.from_iterable(steps[1])] == [*chain.from_iterable(alone[1])]
 
 
-@every_drafter
+@pytest.mark.parametrize("name", one_case_per_drafter())
 def test_arrivals_and_an_abandoned_batch_change_no_sequence(target, draft, name):
     decoder = decoder_of(name, target, draft, temperature=independent(name, 0.8))
     expected = alone(decoder, requests())
@@ -121,7 +120,7 @@ def test_arrivals_and_an_abandoned_batch_change_no_sequence(target, draft, name)
     assert together(decoder, requests()) == expected
 
 
-@every_drafter
+@pytest.mark.parametrize("name", ["static tree", "dynamic tree", "eagle", "lookahead"])
 def test_stop_sequences_end_each_sequence_of_a_batch(target, draft, name):
     decoder = decoder_of(name, target, draft)
     stop = [tuple(list(decoder.generate(PROMPTS[1], 25))[5:7])]
@@ -130,7 +129,7 @@ def test_stop_sequences_end_each_sequence_of_a_batch(target, draft, name):
     assert together(decoder, requests(stop)) == expected
 
 
-@every_drafter
+@pytest.mark.parametrize("name", ["static tree that learns", "dynamic tree", "medusa", "dflash", "eagle", "lookahead"])
 def test_a_refused_prompt_does_not_affect_the_others(target, draft, name):
     decoder = decoder_of(name, target, draft, temperature=independent(name, 0.8))
     wanted = [[], PROMPT, PROMPT * 19, [99], [4, 5]]
