@@ -16,7 +16,7 @@ from treeopt.bundled import DFLASH, TARGET
 from treeopt.profiler import Checkpoint, CudaClock, Measurement, Settings
 from treeopt.runtime import Decoder, Sampling, draw, verify
 from treeopt.runtime.drafters.dflash import load_dflash
-from treeopt.runtime.drafters.dflash.block_drafter import make_block_runner, run_blocks
+from treeopt.runtime.drafters.dflash.drafters import make_block_runner, run_blocks
 from treeopt.runtime.drafters.dflash.head import concatenate_layers
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.model import SequenceInput

@@ -22,7 +22,7 @@ from treeopt.records.rules import TARGET_RULE
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashDrafter, DFlashHead, tree_filler
-from treeopt.runtime.drafters.dflash.block_drafter import make_block_runner, run_blocks
+from treeopt.runtime.drafters.dflash.drafters import make_block_runner, run_blocks
 from treeopt.runtime.drafters.eagle import PEagleDrafter, PEagleHead
 from treeopt.runtime.drafters.heads import zero_states
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads

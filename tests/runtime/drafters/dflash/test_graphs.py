@@ -12,7 +12,7 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, load_dflash
 from treeopt.runtime.drafters.dflash import head as head_module
-from treeopt.runtime.drafters.dflash.block_drafter import run_blocks
+from treeopt.runtime.drafters.dflash.drafters import run_blocks
 from treeopt.runtime.drafters.dflash.head import concatenate_layers
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.model import HiddenStates
