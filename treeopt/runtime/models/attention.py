@@ -13,6 +13,7 @@ from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.nodes import hide_before_window
 from treeopt.runtime.models.padded_batch import (
     PaddedBatch,
+    PaddedPass,
     build_mask,
     compute_positions,
     index_padding,
@@ -179,6 +180,12 @@ class BatchedAttention:
             padded_index=padded_index,
             token_index=token_index,
         )
+
+    @classmethod
+    def of_padded(cls, padded: PaddedPass) -> "BatchedAttention":
+        """Return the attention of a pass over a `KVStore` that can be captured."""
+        store, slots = padded.store, slots_by_head(padded.store, padded.sequence, padded.slots)
+        return cls(store, store.rotations[padded.positions], padded.batch, slots=slots, mask=padded.mask)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         first, sequences, tokens, kv_length = self._batch

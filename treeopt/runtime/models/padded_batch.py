@@ -6,14 +6,21 @@ columns:     KV slots of the longest sequence; a mask hides those that a sequenc
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64
-from treeopt.runtime.models.model import Output, Outputs, SequenceInput, concatenate_outputs
+from treeopt.runtime.models.model import (
+    ForwardModel,
+    Output,
+    Outputs,
+    RequestedStates,
+    SequenceInput,
+    concatenate_outputs,
+)
 
 
 class PaddedBatch(NamedTuple):
@@ -33,6 +40,41 @@ class PaddedBatch(NamedTuple):
         tokens = max(sequence.nodes.rows for sequence in inputs)
         kv_length = max(sequence.slots.stop for sequence in inputs)
         return cls(min(indices), max(indices) + 1 - min(indices), tokens, kv_length)
+
+
+class PaddedPass(NamedTuple):
+    """A pass over the first sequences of a store, each padded to the same number of rows.
+
+    A replayed graph repeats the operations of the capture on these tensors, whose contents differ by then.  So a pass
+    must not read them on the host, and what it takes from the host may depend on `batch` alone.
+    """
+
+    store: Any
+    """Keys and values of the sequences; each has one more slot than its capacity, to which padding is written."""
+    batch: PaddedBatch
+    tokens: Tensor
+    """int64 (rows,), sequence after sequence; on rows of padding any token."""
+    positions: Tensor
+    """int64 (rows,); 0 on rows of padding."""
+    slots: Tensor
+    """int64 (rows,): where each row writes its keys and values, in the slots of its sequence."""
+    sequence: Tensor
+    """int64 (rows,): index of each row's sequence in the store."""
+    lengths: Tensor
+    """int64 (sequences,): committed tokens; 0 for sequences that the pass leaves out."""
+    mask: Tensor
+    """Additive attention mask (sequences, 1, tokens, kv_length)."""
+    features: Tensor | None
+    """(rows, width): what a drafter's head reads along with the tokens; rows without features hold earlier ones."""
+
+
+class CapturableModel(ForwardModel, Protocol):
+    """A model whose passes can be captured, unless its `captures` is False."""
+
+    captures: bool
+
+    def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:
+        """Return logits and states of all rows, padding included."""
 
 
 def compute_positions(inputs: Sequence[SequenceInput]) -> Int64:

@@ -29,8 +29,7 @@ from treeopt.runtime.models.model import (
     concatenate,
 )
 from treeopt.runtime.models.nodes import PassNodes, build_device_mask
-from treeopt.runtime.models.padded_batch import PaddedBatch
-from treeopt.runtime.models.padded_pass import CapturableModel, PaddedPass
+from treeopt.runtime.models.padded_batch import CapturableModel, PaddedBatch, PaddedPass
 
 SHORTEST_KV_LENGTH = 256
 """Padded KV length of short sequences."""

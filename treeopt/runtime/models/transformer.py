@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.runtime.models.attention import PassAttention, SequenceAttention, UncachedAttention, build_attention
+from treeopt.runtime.models.attention import (
+    BatchedAttention,
+    PassAttention,
+    SequenceAttention,
+    UncachedAttention,
+    build_attention,
+)
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
 from treeopt.runtime.models.linear import Linear, pad_row_count
@@ -23,8 +29,7 @@ from treeopt.runtime.models.model import (
     concatenate,
     prefill_in_chunks,
 )
-from treeopt.runtime.models.padded_batch import last_rows
-from treeopt.runtime.models.padded_pass import PaddedPass
+from treeopt.runtime.models.padded_batch import PaddedPass, last_rows
 from treeopt.runtime.models.rotary import Rotations, rotate
 
 
@@ -189,7 +194,7 @@ class Transformer:
         return Output(self.weights.head(last), requested if requested_states.any else None)
 
     def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:
-        return self.run(padded.tokens, padded.attention(), requested_states)
+        return self.run(padded.tokens, BatchedAttention.of_padded(padded), requested_states)
 
     def forward_uncached(self, tokens: Tensor) -> Tensor:
         """Return logits, tokens.shape + (vocabulary,), of whole sequences without a cache, differentiably."""

@@ -18,7 +18,7 @@ from treeopt.runtime.models.model import (
     RequestedStates,
     SequenceInput,
 )
-from treeopt.runtime.models.padded_pass import CapturableModel, PaddedPass
+from treeopt.runtime.models.padded_batch import CapturableModel, PaddedPass
 
 
 class LimitedDraft:

@@ -37,8 +37,7 @@ from treeopt.runtime.models.model import (
     concatenate,
 )
 from treeopt.runtime.models.nodes import PassNodes
-from treeopt.runtime.models.padded_batch import last_outputs
-from treeopt.runtime.models.padded_pass import PaddedPass
+from treeopt.runtime.models.padded_batch import PaddedPass, last_outputs
 from treeopt.runtime.models.rotary import Rotations
 from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
 
@@ -301,4 +300,4 @@ def _attend_to_block(padded: PaddedPass, *, causal: bool, window: int | None) ->
         others = (padded.tokens < 0) | (padded.slots == store.capacity)
         root_slots = padded.slots.masked_fill(others, 0).view(batch.sequences, -1).amax(1)
         mask = mask.masked_fill(slots < (root_slots - window).view(-1, 1, 1, 1), float("-inf"))
-    return padded._replace(mask=mask).attention()
+    return BatchedAttention.of_padded(padded._replace(mask=mask))

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.runtime.drafters.head_files import OutputLayer
-from treeopt.runtime.models.attention import PassAttention, SequenceAttention, build_attention
+from treeopt.runtime.models.attention import BatchedAttention, PassAttention, SequenceAttention, build_attention
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
 from treeopt.runtime.models.linear import Linear
@@ -29,8 +29,7 @@ from treeopt.runtime.models.model import (
     SequenceInput,
     concatenate,
 )
-from treeopt.runtime.models.padded_batch import last_rows
-from treeopt.runtime.models.padded_pass import PaddedPass
+from treeopt.runtime.models.padded_batch import PaddedPass, last_rows
 from treeopt.runtime.models.rotary import Rotations
 from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
 
@@ -221,7 +220,7 @@ class EagleHead:
     def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:  # noqa: ARG002
         """Return logits and feedback of all rows."""
         assert padded.features is not None  # hidden states or feedback
-        return self.output(self.hidden(padded.features, padded.tokens, padded.attention()))
+        return self.output(self.hidden(padded.features, padded.tokens, BatchedAttention.of_padded(padded)))
 
     def hidden(self, x: Tensor, tokens: Tensor, attention: PassAttention) -> Tensor:
         """Return the residual stream (n, hidden) after all layers, and write the slots' keys and values.

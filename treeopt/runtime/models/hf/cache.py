@@ -11,8 +11,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from treeopt.runtime.models.model import SequenceCache, SequenceInput
-from treeopt.runtime.models.padded_batch import PaddedBatch, index_slots
-from treeopt.runtime.models.padded_pass import PaddedPass
+from treeopt.runtime.models.padded_batch import PaddedBatch, PaddedPass, index_slots
 
 
 def cache_argument(model: Any) -> str:

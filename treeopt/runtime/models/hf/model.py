@@ -31,13 +31,13 @@ from treeopt.runtime.models.model import (
 from treeopt.runtime.models.nodes import hide_before_window
 from treeopt.runtime.models.padded_batch import (
     PaddedBatch,
+    PaddedPass,
     build_mask,
     compute_positions,
     index_padding,
     last_outputs,
     run_by_store,
 )
-from treeopt.runtime.models.padded_pass import PaddedPass
 
 
 class AdapterModel:
