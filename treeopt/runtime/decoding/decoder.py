@@ -26,8 +26,7 @@ from treeopt.runtime.decoding.setup import Setup, choose_rule
 from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.decoding.target_sequence import TargetSequence, sequence_seed
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
-from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
-from treeopt.runtime.drafters.sequence_pool import SequencePool
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter, SequencePool
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.drafters.switching import SwitchingDrafter
 from treeopt.runtime.models.model import LanguageModel, Output, Outputs

@@ -12,7 +12,7 @@ from treeopt.runtime.decoding.acceptance import Acceptance, Draft
 from treeopt.runtime.decoding.observer import Observer, StepEvent, StepSeconds
 from treeopt.runtime.decoding.target_sequence import TargetSequence
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step, intern_tree
-from treeopt.runtime.drafters.sequence_pool import SequencePool
+from treeopt.runtime.drafters.sequence_drafter import SequencePool
 from treeopt.runtime.models.finite import all_finite, copy_to_host, count_usable_nodes, draft_warning, not_finite_error
 from treeopt.runtime.models.model import Output, Outputs, concatenate
 from treeopt.runtime.models.runner import Runner

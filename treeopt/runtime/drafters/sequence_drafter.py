@@ -1,14 +1,18 @@
-"""What drafters share that keep a state for each sequence, such as a KV cache, and draft a batch in one call."""
+"""What drafters share that keep a state for each sequence, such as a KV cache, and draft a batch in one call.
 
-from collections.abc import Callable, Sequence
-from itertools import compress
+The simplest one is plain decoding: a step proposes the root alone, and yields the one token that the target samples.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import compress, count
 from typing import Generic, Protocol, TypeVar
 
 import torch
 
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
-from treeopt.runtime.drafters.sequence_pool import SequencePool
 from treeopt.runtime.models.model import NO_STATES, HiddenStates, RequestedStates
+from treeopt.trees import TokenTree
 
 
 class SequenceState(Protocol):
@@ -30,6 +34,57 @@ class SequenceState(Protocol):
 
 
 State = TypeVar("State", bound=SequenceState)
+Pooled = TypeVar("Pooled")
+
+
+class SequencePool(Generic[Pooled]):
+    """One state object for each sequence that is being decoded, by the sequence's number.
+
+    Args:
+        make: makes that many states next to each other in memory; the first is made at once.
+    """
+
+    def __init__(self, make: Callable[[int], Sequence[Pooled]]) -> None:
+        self._make = make
+        self._order = count()
+        self._free: list[tuple[int, Pooled]] = []  # a heap, so that neighbours in memory are taken one after the other
+        self._used: dict[int, tuple[int, Pooled]] = {}
+        self._grow(1)
+
+    def acquire(self, sequence: int) -> Pooled:
+        """Return a state for a sequence that begins or restarts; it is whatever its last user left."""
+        self.release(sequence)
+        if not self._free:
+            self._grow(1)
+        self._used[sequence] = heappop(self._free)
+        return self[sequence]
+
+    def __getitem__(self, sequence: int) -> Pooled:
+        return self._used[sequence][1]
+
+    def release(self, sequence: int) -> None:
+        """Take back the state of a sequence, if it has one."""
+        if sequence in self._used:
+            heappush(self._free, self._used.pop(sequence))
+
+    def reserve(self, sequences: int) -> None:
+        """Have `sequences` free states; if there are fewer, or more than twice as many, replace them by new ones."""
+        if not sequences <= len(self._free) <= 2 * sequences:
+            self._free.clear()
+            self._grow(sequences)
+
+    @property
+    def free(self) -> int:
+        """Number of states that no sequence uses."""
+        return len(self._free)
+
+    def __iter__(self) -> Iterator[Pooled]:
+        """Yield all states, free ones included."""
+        yield from (state for _, state in (*self._free, *self._used.values()))
+
+    def _grow(self, states: int) -> None:
+        for state in self._make(states):
+            heappush(self._free, (next(self._order), state))
 
 
 class SequenceDrafter(Generic[State]):
@@ -74,3 +129,33 @@ class SequenceDrafter(Generic[State]):
     def _fill(self, states: Sequence[State], generators: Sequence[torch.Generator]) -> list[Proposal]:
         """Return the drafts of sequences that are ready, at least one."""
         raise NotImplementedError
+
+
+class PlainSequence:
+    """The root of a sequence, which is never ready to draft."""
+
+    ready = False
+    root = -1
+
+    def begin(self, tokens: Sequence[int], states: HiddenStates | None) -> None:  # noqa: ARG002
+        self.root = tokens[-1]
+
+    def accept(self, step: Step) -> None:
+        self.root = step.tokens[-1]
+
+
+class PlainDrafter(SequenceDrafter[PlainSequence]):
+    """Drafts nothing."""
+
+    max_tokens = 1
+    tree = ROOT_ONLY
+
+    def __init__(self) -> None:
+        super().__init__(lambda sequences: [PlainSequence() for _ in range(sequences)])
+
+    def change_tree(self, tree: TokenTree) -> None:
+        assert tree.nodes == 1  # the decoder checks trees
+
+    def skip(self, sequence: int, step: Step) -> None:
+        """Move a sequence to its new root after a step of another drafter."""
+        self.accept([sequence], [step])
