@@ -17,6 +17,10 @@ from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistributi
 from treeopt.runtime import Decoder, Transformer, load_model
 from treeopt.runtime.decoding import acceptance
 from treeopt.runtime.decoding.step import Stepper
+from treeopt.runtime.drafters.dflash.drafters import DFlashSequence
+from treeopt.runtime.drafters.draft_model import DraftModelSequence
+from treeopt.runtime.drafters.eagle.sequence import EagleSequence
+from treeopt.runtime.drafters.heads import HeadSequence
 
 TOY_PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
 REPEATS = PROMPT[:3] * 4
@@ -84,6 +88,20 @@ class TestGreedyOutput:
             assert tokens == greedy_text(target, prompt, count)
             assert {type(token) for token in tokens} <= {int}
 
+    @pytest.mark.parametrize("name", ["plain", "static tree", "dynamic tree", "medusa", "prompt lookup"])
+    def test_a_stale_cache_of_the_target_is_detected(self, target, draft, name, greedy_text):
+        """Negative control."""
+
+        class Stale(Stepper):
+            def commit(self, sequences, results):
+                super().commit(sequences, results)
+                for number in sequences:
+                    cache = self.targets[number].cache
+                    _perturb(cache, cache.length - 1)
+
+        tokens = text_of(decoder_of(name, target, draft, kind=decoder_with(Stale)), REPEATS, 30)
+        assert tokens != greedy_text(target, REPEATS, 30)
+
 
 class TestDrafts:
     """A draft depends on the sequence alone: after several steps it equals the draft of a fresh decoder."""
@@ -106,6 +124,34 @@ class TestDrafts:
     @pytest.mark.parametrize("name", one_case_per_drafter(lambda case: not case.history))
     def test_they_equal_those_of_a_fresh_decoder(self, target, draft, name):
         assert self.agreeing(name, target, draft)
+
+    @pytest.mark.parametrize(
+        "name",
+        ["static tree", "dynamic tree", "best first", "medusa", "dflash", "ddtree", "redrafter", "eagle", "p-eagle"],
+    )
+    def test_a_stale_cache_of_the_draft_is_detected(self, target, draft, name, monkeypatch):
+        """Negative control."""
+        accept = DraftModelSequence.accept, HeadSequence.accept, EagleSequence.accept, DFlashSequence.accept
+
+        def keeps_too_little(self, step):
+            accept[0](self, step)
+            _perturb(self.cache, self.cache.length - 1)
+
+        def keeps_what_was_drafted(self, step):
+            accept[2](self, step)
+            self.cache.length += len(step.path) - 1
+
+        def of_the_root(self, step):
+            accept[1](self, step._replace(states=_shifted(step.states)))
+
+        def reads_other_states(self, step):
+            accept[3](self, step._replace(states=step.states.map(lambda states: states.roll(1, 0))))
+
+        monkeypatch.setattr(DFlashSequence, "accept", reads_other_states)
+        monkeypatch.setattr(DraftModelSequence, "accept", keeps_too_little)
+        monkeypatch.setattr(HeadSequence, "accept", of_the_root)
+        monkeypatch.setattr(EagleSequence, "accept", keeps_what_was_drafted)
+        assert not self.agreeing(name, target, draft)
 
 
 class TestSeeds:
@@ -143,9 +189,7 @@ def test_end_tokens_and_stop_sequences_end_the_output(target, draft, name, greed
         assert text_of(decoder, count=30, stop=[stop]) == expected[: first + 2]
 
 
-@pytest.mark.parametrize(
-    "name", ["static tree", "static tree that learns", "dynamic tree", "ddtree", "redrafter", "eagle", "p-eagle"]
-)
+@every_drafter
 def test_a_decoder_made_in_inference_mode_decodes_outside_of_it(target, draft, name):
     with torch.inference_mode():
         decoder = decoder_of(name, target, draft, temperature=independent(name, 0.9), seed=1)
@@ -189,3 +233,15 @@ def interrupted(method, calls_before):
         return result
 
     return run
+
+
+def _perturb(cache, slot):
+    """Replace the keys and values of a committed token."""
+    for entries in cache.layers:
+        for each in entries:
+            each[:, :, slot] = -each[:, :, slot].flip(-1)
+
+
+def _shifted(states):
+    """Return the states, each at another token."""
+    return states._replace(last=states.last.roll(1, -1))
