@@ -198,10 +198,10 @@ def _record(
 
 def _print_effort(budget: "Budget", measurement: "Measurement") -> None:
     """Print how the time was spent, and the confidence in the plan and in the choice of a drafter."""
-    from treeopt.report.profile_text import certainty_text, choice_text, spent_text
+    from treeopt.report.profile_text import choice_text, confidence_text, spent_text
 
     click.echo(spent_text(budget.spent_s), err=True)
     if measurement.certainty is not None:
-        click.echo(certainty_text(measurement.certainty), err=True)
+        click.echo(confidence_text(measurement.certainty.confidence), err=True)
     if measurement.choice_confidence is not None:
         click.echo(choice_text(measurement.choice_confidence), err=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from treeopt.planner.certainty import Certainty
+from treeopt.planner.model import Confidence
 from treeopt.profiler.acceptance.incremental import IncrementalAcceptance
 from treeopt.profiler.budget import Budget, Deadline
 from treeopt.profiler.latency.curve import MAX_SAMPLES
@@ -71,11 +72,11 @@ class ProfileRefiner:
             else:
                 self._measure(part, planned, certainty, deadline)
         self._close()
-        return min(self._certainties.values(), key=lambda certainty: certainty.probability, default=None)
+        return min(self._certainties.values(), key=lambda certainty: certainty.confidence.probability, default=None)
 
     def _probability(self, planned: Planned) -> float:
         """Return the last probability of a plan; those not planned yet come first."""
-        return self._certainties[planned].probability if planned in self._certainties else -1.0
+        return self._certainties[planned].confidence.probability if planned in self._certainties else -1.0
 
     def _update_plan(self, planned: Planned) -> Certainty:
         point, sampling = planned
@@ -101,21 +102,22 @@ class ProfileRefiner:
             return fewest
         if self._acceptance is not None and self._acceptance.missing:
             return "acceptance"
-        if certainty.probability >= CERTAIN:
+        if certainty.confidence.probability >= CERTAIN:
             return None
         parts = [part for part in timer.parts if samples[part] < MAX_SAMPLES]
         if self._acceptance is not None and not self._acceptance.exhausted:
             parts.append("acceptance")
-        return max(parts, key=lambda part: self._benefit(part, certainty), default=None)
+        return max(parts, key=lambda part: self._benefit(part, certainty.confidence), default=None)
 
-    def _benefit(self, part: str, certainty: Certainty) -> tuple[float, float]:
+    def _benefit(self, part: str, confidence: Confidence) -> tuple[float, float]:
         """Return the gain in probability per additional second of a part; ties go to the part with less time so far.
 
         Errors shrink with the square root of the time, so the benefit is the gain divided by the time spent.
         """
         points = 1 if part == "acceptance" else len(self._timers)
         spent_s = self._budget.spent_s.get(part, 0.0) / points + self._budget.seconds / SLICES
-        return max(0.0, certainty.gains.get(part, 0.0)) / spent_s, -spent_s
+        gain = confidence.if_exact.get(part, 0.0) - confidence.probability
+        return max(0.0, gain) / spent_s, -spent_s
 
     def _measure(self, part: str, planned: Planned, certainty: Certainty, deadline: Deadline) -> None:
         """Measure a part for a slice of the time, or only until it has the samples that a plan needs."""

@@ -113,7 +113,7 @@ class TestConfidence:
         [("acceptance", "--positions"), ("verify", "--rounds"), ("draft", "--rounds"), ("overhead", "--rounds")],
     )
     def test_every_source_has_its_remedy(self, weakest: str, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        unsure = Confidence(probability=0.5, weakest=weakest, without_weakest=0.75)
+        unsure = Confidence(probability=0.5, if_exact={weakest: 0.75})
         monkeypatch.setattr(Plan, "confidence", unsure)
         (warning,) = plan_warnings(plan(invented(), 8))
         assert "75 %" in str(warning)
@@ -121,7 +121,7 @@ class TestConfidence:
 
     @pytest.mark.parametrize(("probability", "warnings"), [(0.9, 0), (0.899, 1)])
     def test_limit_is_90_percent(self, probability: float, warnings: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        confidence = Confidence(probability=probability, weakest="draft", without_weakest=1.0)
+        confidence = Confidence(probability=probability, if_exact={"draft": 1.0})
         monkeypatch.setattr(Plan, "confidence", confidence)
         assert len(plan_warnings(plan(invented(), 8))) == warnings
 

@@ -28,14 +28,14 @@ def certainty_of(profile):
 def test_certainty_is_that_of_the_plan_and_names_the_weakest_measurement(profile, weakest):
     result = certainty_of(profile)
     planned = plan(profile, max_nodes=profile.latencies[0].verify.max_tokens)
-    assert result.probability == planned.confidence.probability < 0.9
-    assert result.weakest == weakest
-    assert result.gains[weakest] > max(gain for part, gain in result.gains.items() if part != weakest)
+    assert result.confidence == planned.confidence
+    assert result.confidence.probability < 0.9
+    assert result.confidence.weakest == weakest
     assert planned.choice.verify_tokens in result.verify_tokens
     assert set(planned.choice.tree.draft_widths.tolist()) <= result.draft_widths
 
 
 def test_fewer_sizes_matter_with_less_noise():
     unsure, sure = certainty_of(invented(verify_noise=0.3)), certainty_of(invented(verify_noise=0.01))
-    assert sure.probability > unsure.probability
+    assert sure.confidence.probability > unsure.confidence.probability
     assert len(sure.verify_tokens) < len(unsure.verify_tokens)

@@ -285,7 +285,7 @@ class TestConfidence:
     def test_noise_lowers_the_confidence(self):
         result = planned("nodes cost", "falling", 0.5).confidence
         assert 0 < result.probability < 0.9
-        assert result.without_weakest >= result.probability
+        assert result.if_exact[result.weakest] >= result.probability
         assert result.weakest in ("acceptance", "verify", "draft", "overhead")
 
 

@@ -9,6 +9,7 @@ import torch
 
 from tests.profiler.pretended import machine_and_pair
 from treeopt.errors import TreeoptWarning
+from treeopt.planner import Confidence
 from treeopt.planner.certainty import Certainty, certainty
 from treeopt.profiler import Checkpoint, Measurement, Settings, profile_run
 from treeopt.profiler.acceptance import incremental
@@ -121,8 +122,7 @@ def vary_tokens(model):
 def constant_plan(probability, weakest="verify"):
     """Return a planner whose certainty never changes."""
     constant = Certainty(
-        probability=probability,
-        gains={weakest: 0.5},
+        confidence=Confidence(probability=probability, if_exact={weakest: probability + 0.5}),
         verify_tokens=frozenset({4, 6}),
         draft_widths=frozenset({1, 2}),
     )
@@ -133,11 +133,11 @@ def test_clear_winner_ends_measuring_early(make_model):
     """Drafting takes twice as long as verification, so plain decoding is the fastest whatever is accepted."""
     run = Run(make_model, draft=slow_draft_s, budget_s=20.0)
     profile = run.profile()
-    assert run.measurement.certainty.probability >= 0.9
+    assert run.measurement.certainty.confidence.probability >= 0.9
     assert run.machine.passes_s < 16.0
     assert len(profile.latencies[0].verify.timings[0].samples_s) >= MIN_SAMPLES
     assert profile.acceptance().prompts >= MIN_SEQUENCES
-    assert certainty(profile, temperature=0.0, context_tokens=CONTEXT, batch_size=1).probability >= 0.9
+    assert certainty(profile, temperature=0.0, context_tokens=CONTEXT, batch_size=1).confidence.probability >= 0.9
 
 
 def test_uncertain_plan_uses_the_budget(make_model):
@@ -201,7 +201,7 @@ def test_least_certain_operating_point_is_refined(make_model):
     latencies = {latency.sampled: latency.verify.timings for latency in run.profile().latencies}
     greedy, sampled = (sum(len(timing.samples_s) for timing in latencies[kind]) for kind in (False, True))
     assert sampled > 2 * greedy
-    assert run.measurement.certainty.probability == 0.5
+    assert run.measurement.certainty.confidence.probability == 0.5
 
 
 def test_acceptance_is_counted_on_more_positions_after_all_prompts(make_model):

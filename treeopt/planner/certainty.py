@@ -1,10 +1,9 @@
 """How certain a profile makes the choice of its plan, and which measurements would make it more certain."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from treeopt.array_record import ShortRepr
-from treeopt.planner.model import probabilities
+from treeopt.planner.model import Confidence
 from treeopt.planner.planning import requested_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.resampling import NEAR
@@ -19,19 +18,11 @@ CLOSE_RIVAL = 0.02
 class Certainty(ShortRepr):
     """The confidence in a plan at one operating point, and the passes of its best trees."""
 
-    probability: float
-    """That the choice is within 1 % of the fastest."""
-    gains: Mapping[str, float]
-    """The increase of the probability if `acceptance`, `verify`, `draft` or `overhead` were exact."""
+    confidence: Confidence
     verify_tokens: frozenset[int]
     """Tokens of the verification passes of the choice and its close rivals."""
     draft_widths: frozenset[int]
     """Nodes of their draft levels."""
-
-    @property
-    def weakest(self) -> str:
-        """The least certain measurement."""
-        return max(self.gains, key=lambda part: self.gains[part])
 
 
 def certainty(profile: Profile, *, temperature: float, context_tokens: int, batch_size: int) -> Certainty:
@@ -47,11 +38,8 @@ def certainty(profile: Profile, *, temperature: float, context_tokens: int, batc
     speedups = plan.model.draw_speedups([option.tree for option in options])
     near_best = (speedups >= NEAR * speedups.max(axis=1, keepdims=True)).mean(axis=0) >= CLOSE_RIVAL
     close = [plan.choice, *(option for option, near in zip(options, near_best.tolist(), strict=True) if near)]
-    trees = [plan.choice.tree, *(option.tree for option in options if option is not plan.choice)]
-    probability, if_exact = probabilities(plan.model, trees)
     return Certainty(
-        probability=plan.confidence.probability,
-        gains={part: exact - probability for part, exact in if_exact.items()},
+        confidence=plan.confidence,
         verify_tokens=frozenset(option.verify_tokens for option in close),
         draft_widths=frozenset(width for option in close for width in option.tree.draft_widths.tolist()),
     )

@@ -5,7 +5,7 @@
 with F of `treeopt.planner.tokens` and step_s of `treeopt.planner.costs`.  Plain decoding is the tree of the root alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -190,24 +190,24 @@ class Confidence(ShortRepr):
 
     probability: float
     """That its speed is at least 99 % of the best tree's."""
-    weakest: str
-    """The least certain measurement in this comparison: `acceptance`, `verify`, `draft` or `overhead`."""
-    without_weakest: float
-    """The probability if that measurement were exact."""
+    if_exact: Mapping[str, float]
+    """The probability if `acceptance`, `verify`, `draft` or `overhead` were known exactly."""
+
+    @property
+    def weakest(self) -> str:
+        """The least certain measurement."""
+        return max(self.if_exact, key=lambda source: self.if_exact[source])
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "probability": self.probability,
+            "weakest": self.weakest,
+            "without_weakest": self.if_exact[self.weakest],
+        }
 
 
 def confidence(model: StepModel, trees: Sequence[TokenTree]) -> Confidence:
-    """Return the confidence in the first of some trees."""
-    probability, if_exact = probabilities(model, trees)
-    weakest = max(if_exact, key=lambda source: if_exact[source])
-    return Confidence(probability=probability, weakest=weakest, without_weakest=if_exact[weakest])
-
-
-def probabilities(model: StepModel, trees: Sequence[TokenTree]) -> tuple[float, dict[str, float]]:
-    """Return the probability that the first of some trees is nearly the best, now and if one measurement were exact.
-
-    The measurements are `acceptance`, `verify`, `draft` and `overhead`.
-    """
+    """Return the confidence that the first of some trees is nearly the best."""
     nodes, widths = sizes(trees)
 
     def probability(tokens: Float64, costs: StepCosts) -> float:
@@ -219,7 +219,7 @@ def probabilities(model: StepModel, trees: Sequence[TokenTree]) -> tuple[float, 
     if_exact = {"acceptance": probability(tokens, drawn_costs)}
     for source, costs in _with_one_exact(drawn_costs, model.costs).items():
         if_exact[source] = probability(drawn_tokens, costs)
-    return probability(drawn_tokens, drawn_costs), if_exact
+    return Confidence(probability=probability(drawn_tokens, drawn_costs), if_exact=if_exact)
 
 
 def _with_one_exact(drawn: StepCosts, observed: StepCosts) -> dict[str, StepCosts]:

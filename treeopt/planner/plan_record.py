@@ -130,7 +130,7 @@ class Plan(ShortRepr, Tabular):
                 "bound_on_speedup": self.fastest.bound,
                 "loss": self.fastest.loss,
             },
-            "confidence": serialize_record(self.confidence),
+            "confidence": self.confidence.to_dict(),
             "memory": self.memory
             and {
                 **serialize_record(self.memory),

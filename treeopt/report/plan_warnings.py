@@ -217,7 +217,7 @@ def _uncertain_choice(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> Iter
     measured = _origins(plan)[confidence.weakest] == "measured"
     yield Warning(
         f"the chance that this is within 1 % of the fastest{under_rule(plan)} is only {percent_floor(confidence.probability)}. It would "
-        f"be {percent_floor(confidence.without_weakest)} if {SOURCES[confidence.weakest]} were known exactly.",
+        f"be {percent_floor(confidence.if_exact[confidence.weakest])} if {SOURCES[confidence.weakest]} were known exactly.",
         f"Profile with a longer --time-budget, or more {REMEDIES[confidence.weakest]}."
         if measured
         else "Import more samples of it.",

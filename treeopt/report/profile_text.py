@@ -18,7 +18,7 @@ from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, describe_models, milliseconds, percent
 
 if TYPE_CHECKING:
-    from treeopt.planner.certainty import Certainty
+    from treeopt.planner import Confidence
 
 SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 SHOWN_DEPTHS = (1, 2, 4, 8, 16)
@@ -123,17 +123,17 @@ def choice_text(probability: float) -> str:
     return chance if probability >= SURE else f"{chance} For more, raise --time-budget."
 
 
-def certainty_text(certainty: "Certainty") -> str:
+def confidence_text(confidence: "Confidence") -> str:
     """Return the confidence in a plan, and its least certain input if the confidence is low.
 
-    >>> from treeopt.planner.certainty import Certainty
-    >>> certainty_text(Certainty(probability=0.5, gains={"draft": 0.3}, verify_tokens=frozenset(), draft_widths=frozenset()))
+    >>> from treeopt.planner import Confidence
+    >>> confidence_text(Confidence(probability=0.5, if_exact={"draft": 0.8}))
     '50 % chance that the plan is within 1 % of the fastest. Least certain: draft time. For more, raise --time-budget.'
     """
-    chance = f"{percent(certainty.probability)} chance that the plan is within 1 % of the fastest."
-    if certainty.probability >= SURE:
+    chance = f"{percent(confidence.probability)} chance that the plan is within 1 % of the fastest."
+    if confidence.probability >= SURE:
         return chance
-    return f"{chance} Least certain: {SOURCES[certainty.weakest]}. For more, raise --time-budget."
+    return f"{chance} Least certain: {SOURCES[confidence.weakest]}. For more, raise --time-budget."
 
 
 def _drafter(drafter: MeasuredDrafter) -> list[str]:

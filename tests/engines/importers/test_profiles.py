@@ -171,7 +171,7 @@ class TestReportedSources:
         assert not any("uncertainty" in warning for warning in solved_json(folder, counted, "--budget", 4)["warnings"])
 
     def test_uncertain_choice_from_imports_is_one_warning(self, mixed, monkeypatch):
-        unsure = Confidence(probability=0.5, weakest="draft", without_weakest=0.75)
+        unsure = Confidence(probability=0.5, if_exact={"draft": 0.75})
         monkeypatch.setattr(Plan, "confidence", unsure)
         (warning,) = plan_warnings(plan(mixed, 4))
         assert "is only 50 %" in warning.problem
