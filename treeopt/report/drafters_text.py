@@ -1,7 +1,6 @@
 """Drafters compared as `treeopt solve` prints it: the best setting of each, over context lengths, and by category of prompt."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from treeopt.report.table import PREDICTED, PREDICTED_COLUMNS, Column, aligned, predicted_cells
@@ -64,7 +63,7 @@ def _best_of_all(best: "Option", objective: str) -> str:
 
 
 def drafter_contexts_text(segments: "Sequence[Segment]") -> str:
-    """Return a line for every range of context lengths, and one for every context length at which to switch."""
+    """Return a line for every range of context lengths."""
     rows = [
         (
             range_text(segment.context_tokens, "-"),
@@ -75,18 +74,7 @@ def drafter_contexts_text(segments: "Sequence[Segment]") -> str:
         for segment in segments
     ]
     table = "\n".join(aligned([CONTEXTS_HEADER, *rows], [Column(gap=3)] * len(CONTEXTS_HEADER)))
-    return f"All drafters by context length:\n\n{table}\n\n" + "\n".join(drafter_switch_lines(segments))
-
-
-def drafter_switch_lines(segments: "Sequence[Segment]") -> list[str]:
-    """Return a line for every context length at which to switch drafters, or one line if no switch pays."""
-    lines = [
-        f"Among all drafters, switch at {after.context_tokens[0]} tokens of context: from {_drafter_and_shape(before.option)} to "
-        f"{_drafter_and_shape(after.option)}."
-        for before, after in pairwise(segments)
-    ]
-    first, last = segments[0].context_tokens[0], segments[-1].context_tokens[1]
-    return lines or [f"Among all drafters, no switch pays from {first} to {last} tokens of context."]
+    return f"All drafters by context length:\n\n{table}"
 
 
 def categories_text(plans: "CategoryPlans") -> str:

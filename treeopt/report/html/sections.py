@@ -11,7 +11,6 @@ from treeopt.records.profile import Profile
 from treeopt.records.results import BatchBench, EngineBench
 from treeopt.report.batch_bench import verdicts
 from treeopt.report.bench_text import describe_heading
-from treeopt.report.drafters_text import drafter_switch_lines
 from treeopt.report.figures.acceptance import acceptance_panels
 from treeopt.report.figures.benches import batches_panels, engine_panel, grid_panel, methods_panels, trees_panel
 from treeopt.report.figures.rows import steps_panel
@@ -143,7 +142,6 @@ def _schedule(planned: ProfilePlan, conditions: str) -> list[Section]:
         Section(
             name="schedule",
             title="What to run where",
-            sentences=tuple(drafter_switch_lines(segments)) if segments else (),
             figures=tuple(PageFigure.of(f"strips-{index}", panel, caption) for index, panel in enumerate(panels)),
             tables=tables,
             conditions=conditions,
