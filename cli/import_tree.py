@@ -31,7 +31,7 @@ class ImportTreeOptions:
 def import_tree(args: ImportTreeOptions) -> None:
     """Convert another program's tree to a tree file.
 
-    FILE is a tree in any known format (--list), or a solution file.  The format is recognized by the file's content, not
+    FILE is a tree in any known format (--list), or a solution file.  The format is recognised by the file's content, not
     by its name.  Nothing in it is executed.
     """
     tree = read_any_tree(args.path, args.choice)

@@ -44,7 +44,7 @@ def report(args: ReportOptions) -> None:
 
 
 def _load_contents(paths: Sequence[Path], request: PlanRequest) -> Contents:
-    """Read all files, whose kind is recognized by content, and plan from the profile."""
+    """Read all files, whose kind is recognised by content, and plan from the profile."""
     profiles = [path for path in paths if is_profile(path) or (path == PROFILE and not path.exists())]
     if len(profiles) > 1:
         raise click.UsageError(f"expected one profile. Got {', '.join(map(str, profiles))}: write a page for each.")

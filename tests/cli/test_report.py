@@ -1,4 +1,4 @@
-"""`treeopt report`: files in any order, recognized by content."""
+"""`treeopt report`: files in any order, recognised by content."""
 
 from pathlib import Path
 

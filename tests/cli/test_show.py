@@ -1,4 +1,4 @@
-"""`treeopt show` on tree files, solution files and profiles, recognized by content."""
+"""`treeopt show` on tree files, solution files and profiles, recognised by content."""
 
 import shutil
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_solution_file_contains_every_tree(options: tuple[object, ...], nodes: i
     assert chosen.provenance.tokens_per_step == pytest.approx(TABLE.expected_tokens(chosen.tree))
 
 
-def test_files_are_recognized_by_content(solution_and_tree: Path) -> None:
+def test_files_are_recognised_by_content(solution_and_tree: Path) -> None:
     succeed("show", "tree.json", "--output", "copy.json")
     assert Path("copy.json").read_bytes() == Path("tree.json").read_bytes()
     (solution_and_tree / "solution.npz").rename("solution.json")
