@@ -68,7 +68,7 @@ def bundled_pair():
 
 
 @pytest.fixture(scope="session")
-def bundled_texts(bundled_pair) -> list[tuple[list[int], list[int]]]:
+def bundled_outputs(bundled_pair) -> list[tuple[list[int], list[int]]]:
     """Return three prompts, and the 60 tokens that plain decoding of the bundled target gives after each."""
     from treeopt.runtime import Decoder
     from treeopt.texts.prompts import bench_prompts, load_prompts

@@ -170,23 +170,23 @@ def test_greedy_batch_outputs_equal_plain_decoding(models, captures) -> None:
     plain = Decoder(models.target, None, chain(0), temperature=0.0, cuda_graphs=False)
     expected = [list(plain.generate(prompt, 64)) for prompt in prompts]
     decoder = Decoder(models.target, models.draft, TREES[0], temperature=0.0)
-    texts: list[list[int]] = [[] for _ in prompts]
+    outputs: list[list[int]] = [[] for _ in prompts]
     for number, tokens in decoder.generate_all(prompts, 64, batch_size=3):
-        texts[number] += tokens
+        outputs[number] += tokens
 
-    assert texts == expected
+    assert outputs == expected
     assert captures
 
 
 @pytest.mark.parametrize("tree", TREES)
 def test_greedy_output_of_graphs_equals_eager(models, tree) -> None:
     prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
-    texts = [
+    outputs = [
         list(Decoder(models.target, models.draft, tree, temperature=0.0, cuda_graphs=graphed).generate(prompt, 128))
         for graphed in (False, True)
     ]
 
-    assert texts[0] == texts[1]
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize("fixture", ["models", "half_models"])
@@ -205,11 +205,11 @@ def test_tree_change_reuses_graphs(models, captures) -> None:
     prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
     plain = list(Decoder(models.target, None, chain(0), temperature=0.0, cuda_graphs=False).generate(prompt, 128))
     text, decoder = text_with_changes(models, prompt, 128, temperature=0.0)
-    texts = [text, changing(decoder, prompt, 128)]  # the second text may bring further shapes
+    outputs = [text, changing(decoder, prompt, 128)]  # the second text may bring further shapes
     count = len(captures)
-    texts.append(changing(decoder, prompt, 128))
+    outputs.append(changing(decoder, prompt, 128))
 
-    assert texts == [plain] * 3
+    assert outputs == [plain] * 3
     assert count > 0
     assert len(set(captures)) == 1
     assert len(captures) == count

@@ -91,15 +91,15 @@ def test_table_file_and_figure_contain_every_row(arguments):
 
 
 def test_every_option_reaches_the_benchmark(arguments):
-    texts = [f"prompt number {number} of mine" for number in range(9)]
-    Path("mine.txt").write_text("\n".join(texts))
+    prompts = [f"prompt number {number} of mine" for number in range(9)]
+    Path("mine.txt").write_text("\n".join(prompts))
     models = ("--target", pair.TARGET, "--draft", pair.DRAFT, "--dtype", "bfloat16")
     amounts = ("--prompts", "mine.txt", "--max-prompts", 6, "--max-new-tokens", 31, "--repeats", 4)
     bench("--methods", "chain", "--temperature", "0.3,0.9", *models, *amounts)
     encode = arguments["models"].tokenizer.encode
     assert arguments["temperatures"] == (0.3, 0.9)
-    assert arguments["workload"].prompts == [encode(texts[number]) for number in (0, 4)]  # of 0, 4 and 8
-    assert arguments["measured"] == [encode(texts[number]) for number in (1, 2, 5, 6)]  # of the six others
+    assert arguments["workload"].prompts == [encode(prompts[number]) for number in (0, 4)]  # of 0, 4 and 8
+    assert arguments["measured"] == [encode(prompts[number]) for number in (1, 2, 5, 6)]  # of the six others
     assert (arguments["workload"].max_new_tokens, arguments["workload"].repeats) == (31, 4)
     assert (arguments["models"].target.name, arguments["models"].described.dtype) == ("target", "bfloat16")
     assert arguments["profile"] is None

@@ -43,12 +43,12 @@ def test_text_stays_and_share_of_time_is_reported() -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_texts_of_several_prompts_stay() -> None:
+def test_outputs_of_several_prompts_stay() -> None:
     Path("prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in (PROMPT, "def f(")))
     command = ("run", "tree.json", "--max-new-tokens", 40, "--temperature", 0, "--prompts", "prompts.jsonl")
     plain, learning = succeed(*command), succeed(*command, "--learn")
-    texts = [[json.loads(line)["text"] for line in result.stdout.splitlines()] for result in (plain, learning)]
-    assert texts[0] == texts[1]
+    outputs = [[json.loads(line)["text"] for line in result.stdout.splitlines()] for result in (plain, learning)]
+    assert outputs[0] == outputs[1]
     assert re.search(r"^learning: .* [1-9]\d* update", learning.stderr, re.MULTILINE)
 
 

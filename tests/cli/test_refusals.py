@@ -207,7 +207,7 @@ RUN = [
     ("tree.json", 2, "--prompt, --prompts: expected one of the two. Got neither."),
     ("tree.json --prompt x --prompts prompts.txt", 2, "--prompt, --prompts: expected one of the two. Got both."),
     ("tree.json --prompt x --batch-size 2", 2, "--batch-size: expected --prompts with it. Got --prompt."),
-    ("tree.json --prompt x -o texts.jsonl", 2, "--output: expected --prompts with it. Got --prompt."),
+    ("tree.json --prompt x -o outputs.jsonl", 2, "--output: expected --prompts with it. Got --prompt."),
     ("tree.json --prompts prompts.txt --batch-size 0", 2, "Invalid value for '--batch-size'"),
     ("tree.json --prompts prompts.txt --resume", 2, "--resume: expected -o FILE"),
     ("tree.json --prompts prompts.txt -o own.jsonl", 1, "own.jsonl.partial: exists, and holds what an interrupted run"),

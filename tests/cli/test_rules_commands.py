@@ -75,10 +75,10 @@ class TestRun:
         def text(planned: str | None, *options: object) -> str:
             return run(tree_for(tmp_path, planned), "--temperature", "0.9", *options, tokens=20).stdout
 
-        texts = {rule: text(rule) for rule in ("target", "sequoia")}
-        assert texts["target"] != texts["sequoia"]
-        assert text("sequoia", "--rule", "target") == texts["target"]
-        assert text(None) == text("target", "--rule", "sequoia") == texts["sequoia"]
+        outputs = {rule: text(rule) for rule in ("target", "sequoia")}
+        assert outputs["target"] != outputs["sequoia"]
+        assert text("sequoia", "--rule", "target") == outputs["target"]
+        assert text(None) == text("target", "--rule", "sequoia") == outputs["sequoia"]
 
     @pytest.mark.parametrize("rule", ["target", "traversal"])
     def test_seed_repeats_the_text(self, tmp_path: Path, rule: str) -> None:

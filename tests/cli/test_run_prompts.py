@@ -1,4 +1,4 @@
-"""`treeopt run --prompts`: a line for each prompt, the texts of single runs, and interruptions."""
+"""`treeopt run --prompts`: a line for each prompt, the outputs of single runs, and interruptions."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
 PROMPTS = ["import os\n", "def f(", "class A:\n    ", "for x in ", "x" * 900 + "\n"]
 RUN = ("run", "tree.json", "--max-new-tokens", 12)
-OUTPUT = ("--prompts", "prompts.jsonl", "-o", "texts.jsonl")
+OUTPUT = ("--prompts", "prompts.jsonl", "-o", "outputs.jsonl")
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_each_prompt_has_the_text_of_a_single_run(files: Path, temperature: floa
     sampling = ("--temperature", temperature, "--seed", 3)
     result = succeed(*RUN, *OUTPUT, "--batch-size", 3, *sampling)
     assert result.stdout == ""
-    rows = rows_of(Path("texts.jsonl").read_text("utf-8"))
+    rows = rows_of(Path("outputs.jsonl").read_text("utf-8"))
     assert [set(row) for row in rows] == [{"tool", "text", "tokens", "steps"}] * len(PROMPTS)
     assert all(row["tokens"] == 12 and 1 < row["steps"] <= 12 for row in rows)
     alone = PROMPTS[:2] if temperature == 0 else PROMPTS[:1]  # above 0, single runs have the seed of the first prompt
@@ -64,10 +64,10 @@ def test_each_prompt_has_the_text_of_a_single_run(files: Path, temperature: floa
     assert f"60 tokens of 5 sequences in {sum(row['steps'] for row in rows)} steps" in result.stderr
     assert list(files.glob("*.partial")) == []
     one_by_one = succeed(*RUN, "--prompts", "prompts.jsonl", "--batch-size", 1, *sampling)
-    assert one_by_one.stdout == Path("texts.jsonl").read_text()
+    assert one_by_one.stdout == Path("outputs.jsonl").read_text()
 
 
-def test_schedule_gives_the_greedy_texts_of_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedule_gives_the_greedy_outputs_of_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     one, several = level_widths([2, 1]), chain(0)
     trees = (
         ScheduledTree(first_batch_size=1, last_batch_size=2, tree=one),
@@ -80,10 +80,10 @@ def test_schedule_gives_the_greedy_texts_of_a_tree(monkeypatch: pytest.MonkeyPat
     prompts = ("--prompts", "prompts.jsonl", "--batch-size", 3, "--temperature", 0)
     scheduled = succeed("run", "schedule.json", *RUN[2:], *prompts)
     assert set(used) == {one, several}
-    texts = [row["text"] for row in rows_of(succeed(*RUN, *prompts).stdout)]
-    assert [row["text"] for row in rows_of(scheduled.stdout)] == texts
+    outputs = [row["text"] for row in rows_of(succeed(*RUN, *prompts).stdout)]
+    assert [row["text"] for row in rows_of(scheduled.stdout)] == outputs
     alone = succeed("run", "schedule.json", *RUN[2:], "--prompt", PROMPTS[0], "--temperature", 0)
-    assert alone.stdout == PROMPTS[0] + texts[0] + "\n"
+    assert alone.stdout == PROMPTS[0] + outputs[0] + "\n"
 
 
 def test_prompts_that_cannot_be_continued_are_named_and_the_others_are_decoded() -> None:
@@ -103,7 +103,7 @@ def test_prompts_that_cannot_be_continued_are_named_and_the_others_are_decoded()
     ):
         assert line.startswith(f"prompts.jsonl: {expected}")
     assert lines[-1] == "Error: prompts.jsonl: 3 of 5 prompts could not be continued."
-    rows = rows_of(Path("texts.jsonl").read_text("utf-8"))
+    rows = rows_of(Path("outputs.jsonl").read_text("utf-8"))
     assert [row["text"] is None for row in rows] == [False, True, True, False, True]
     assert [row.get("error", "").split(":")[0] for row in rows] == ["", "prompt", "prompt", "", "--max-new-tokens"]
     assert succeed(*RUN, "--prompt", "def ").stdout == "def " + rows[3]["text"] + "\n"
@@ -112,17 +112,17 @@ def test_prompts_that_cannot_be_continued_are_named_and_the_others_are_decoded()
 def test_interrupted_run_keeps_finished_sequences_and_is_resumed(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = (*RUN, *OUTPUT, "--batch-size", 2, "--temperature", "0.8")
     succeed(*command)
-    expected = Path("texts.jsonl").read_text()
+    expected = Path("outputs.jsonl").read_text()
     runs = interrupt(monkeypatch, 3)
-    Path("texts.jsonl").unlink()
+    Path("outputs.jsonl").unlink()
     result = call(*command)
     assert result.exit_code == 130
-    assert "3 of 5 sequences are saved in texts.jsonl.partial; run the same command with --resume" in result.stderr
-    assert not Path("texts.jsonl").exists()
+    assert "3 of 5 sequences are saved in outputs.jsonl.partial; run the same command with --resume" in result.stderr
+    assert not Path("outputs.jsonl").exists()
     assert "other conditions" in refused(*command, "--resume", "--seed", 1)
     succeed(*command, "--resume")
     assert runs == [5, 2]
-    assert Path("texts.jsonl").read_text() == expected
+    assert Path("outputs.jsonl").read_text() == expected
     assert list(files.glob("*.partial")) == []
 
 
@@ -140,7 +140,7 @@ def test_run_is_not_resumed_with_another_dtype_or_other_weights(files: Path, mon
     path.write_bytes(content)
     succeed(*command, "--resume")
     expected = succeed(*RUN, "--prompts", "prompts.jsonl", "--batch-size", 1, "--temperature", 0).stdout
-    assert Path("texts.jsonl").read_text() == expected
+    assert Path("outputs.jsonl").read_text() == expected
 
 
 def test_batch_that_does_not_fit_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

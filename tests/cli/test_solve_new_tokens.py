@@ -20,13 +20,13 @@ BUDGET = ("--budget", 8)
 
 @pytest.fixture
 def profile(folder: Path) -> Profile:
-    """Return a profile of texts that begin with their hardest tokens."""
+    """Return a profile of sequences that begin with their hardest tokens."""
     result = replace(invented(), acceptances=(measured(TEXTS),))
     result.save(folder / "profile.yaml")
     return result
 
 
-def test_plan_is_for_the_beginnings_of_texts(profile: Profile) -> None:
+def test_plan_is_for_the_beginnings_of_sequences(profile: Profile) -> None:
     expected = plan(for_new_tokens(profile, SHORT), 8)
     output = succeed("solve", *LENGTH, *BUDGET).stdout
     assert output.splitlines()[0].endswith(f", 256 tokens of context, sequences of {SHORT} new tokens")
@@ -41,7 +41,7 @@ def test_plan_is_for_the_beginnings_of_texts(profile: Profile) -> None:
     assert short["candidates"]["chain"]["tokens_per_step"] < whole["candidates"]["chain"]["tokens_per_step"]
 
 
-def test_schedule_is_for_the_beginnings_of_texts(profile: Profile) -> None:
+def test_schedule_is_for_the_beginnings_of_sequences(profile: Profile) -> None:
     latencies = invented(conditions=[(256, 1), (256, 4)]).latencies
     replace(profile, latencies=latencies).save("profile.yaml")
     depths = {}

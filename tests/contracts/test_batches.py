@@ -39,14 +39,14 @@ def alone(decoder, wanted):
 
 
 def together(decoder, wanted, batch_size=3):
-    texts, finished = {}, []
+    outputs, finished = {}, []
     for step in decoder.stream_all(wanted, batch_size=batch_size):
         assert step.error is None
         assert step.request not in finished
-        texts.setdefault(step.request, []).extend(step.tokens)
+        outputs.setdefault(step.request, []).extend(step.tokens)
         finished += [step.request] * step.finished
-    assert sorted(finished) == sorted(texts)
-    return [texts[number] for number in sorted(texts)]
+    assert sorted(finished) == sorted(outputs)
+    return [outputs[number] for number in sorted(outputs)]
 
 
 def check_that_none_changes_another(decoder, wanted, sizes):
@@ -134,13 +134,13 @@ def test_a_refused_prompt_does_not_affect_the_others(target, draft, name):
     decoder = decoder_of(name, target, draft, temperature=independent(name, 0.8))
     wanted = [[], PROMPT, PROMPT * 19, [99], [4, 5]]
     expected = {number: list(decoder.generate(wanted[number], 9, seed=number)) for number in (1, 4)}
-    texts = {}
+    outputs = {}
 
     def decode():
         for number, tokens in decoder.generate_all(wanted, 9, seeds=range(5), batch_size=2):
-            texts.setdefault(number, []).extend(tokens)
+            outputs.setdefault(number, []).extend(tokens)
 
     with pytest.raises(BatchError, match=r"3 of 5 sequences .* number 0: token_ids: .* empty prompt") as raised:
         decode()
-    assert texts == expected
+    assert outputs == expected
     assert [*raised.value.errors] == [0, 2, 3]

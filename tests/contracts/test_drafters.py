@@ -49,10 +49,10 @@ def p_value(toys, logits_after, chi_squared):
     """Return a function that decodes with a drafter and returns the p-value of the first tokens, and tokens per step."""
     distribution = ToyDistribution(None, logits_after, chi_squared)
 
-    def p_value(name, texts, sampling=SAMPLINGS[0], kind=Decoder):
+    def p_value(name, sequences, sampling=SAMPLINGS[0], kind=Decoder):
         numbers = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         decoder = decoder_of(name, *toys, kind=kind, seed=1, **numbers)
-        return distribution.of_batches(decoder, toys[0], TOY_PROMPT, texts, sampling)
+        return distribution.of_batches(decoder, toys[0], TOY_PROMPT, sequences, sampling)
 
     return p_value
 
@@ -159,10 +159,10 @@ class TestSeeds:
     def test_equal_seeds_give_equal_outputs_without_the_global_generator(self, target, draft, name):
         before = torch.get_rng_state()
         first, again, other = (decoder_of(name, target, draft, temperature=0.9, seed=seed) for seed in (5, 5, 6))
-        texts = [text_of(first, count=12), text_of(first, count=12)]
-        assert texts[0] != texts[1]
-        assert [text_of(again, count=12), text_of(again, count=12)] == texts
-        assert text_of(other, count=12) not in texts
+        sequences = [text_of(first, count=12), text_of(first, count=12)]
+        assert sequences[0] != sequences[1]
+        assert [text_of(again, count=12), text_of(again, count=12)] == sequences
+        assert text_of(other, count=12) not in sequences
         assert torch.equal(torch.get_rng_state(), before)
 
     @pytest.mark.parametrize("name", one_case_per_drafter(lambda case: not case.learns))

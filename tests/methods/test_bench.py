@@ -31,8 +31,8 @@ def pair(bundled_pair):
 
 
 @pytest.fixture(scope="module")
-def prompts(bundled_texts):
-    return [prompt[:40] for prompt, _ in bundled_texts]
+def prompts(bundled_outputs):
+    return [prompt[:40] for prompt, _ in bundled_outputs]
 
 
 def method(pair, name, tree, *, sampling=GREEDY, rule="sequoia", **options) -> Method:

@@ -61,11 +61,11 @@ def folder(tmp_path_factory, bundled_pair) -> Path:
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"{setting.description} {setting.source or ''}")
-def test_output_is_lossless_and_steps_respect_the_setting(setting, folder, bundled_pair, bundled_texts):
+def test_output_is_lossless_and_steps_respect_the_setting(setting, folder, bundled_pair, bundled_outputs):
     placed = setting if setting.source is None else replace(setting, source=str(folder / setting.source))
     planned = TreeFile(tree=TREE, drafter=placed)
-    decoder = build_decoder(bundled_pair, planned, DECODING, sequence_tokens=len(bundled_texts[0][0]) + 24)
-    prompt, text = bundled_texts[0]
+    decoder = build_decoder(bundled_pair, planned, DECODING, sequence_tokens=len(bundled_outputs[0][0]) + 24)
+    prompt, text = bundled_outputs[0]
     steps = list(decoder.stream(prompt, 24))
     assert [token for tokens in steps for token in tokens] == text[:24]
     assert max(map(len, steps)) <= DEEPEST[setting.name] + 1
@@ -86,8 +86,8 @@ def test_settings_cover_every_drafter():
     assert {setting.name for setting in SETTINGS} == {*DRAFTERS} - {"model"}
 
 
-def test_file_without_drafter_uses_the_draft_model(bundled_pair, bundled_texts):
-    prompt, text = bundled_texts[0]
+def test_file_without_drafter_uses_the_draft_model(bundled_pair, bundled_outputs):
+    prompt, text = bundled_outputs[0]
     decoding = replace(DECODING, rule="sequoia")
     decoder = build_decoder(bundled_pair, TreeFile(tree=TREE), decoding, sequence_tokens=len(prompt) + 12)
     assert decoder.tree == TREE
@@ -128,8 +128,8 @@ def test_draft_distribution_needs_a_sampling_drafter(bundled_pair):
         build_decoder(bundled_pair, planned, decoding)
 
 
-def test_bench_of_each_drafter_is_lossless(bundled_pair, bundled_texts):
-    workload = Workload(prompts=[bundled_texts[0][0]], max_new_tokens=12, repeats=1)
+def test_bench_of_each_drafter_is_lossless(bundled_pair, bundled_outputs):
+    workload = Workload(prompts=[bundled_outputs[0][0]], max_new_tokens=12, repeats=1)
     for drafter in (None, drafter_setting("medusa"), drafter_setting("prompt-lookup", ngram=2, length=3)):
         planned = TreeFile(tree=TREE, drafter=drafter)
         measured = bench_tree_file(bundled_pair, planned, workload, DECODING, show_progress=False)

@@ -20,7 +20,7 @@ SIZES = (1, 4, 9)
 
 @pytest.fixture(scope="module")
 def measured():
-    """Return the profile of a machine on which a node costs the more the more texts there are."""
+    """Return the profile of a machine on which a node costs the more the more sequences there are."""
     return profile(
         [
             latency(seconds(lambda n, b=batch: 1 + 0.02 * b * n, lambda _: 0.05, nodes=NODES), batch_size=batch)

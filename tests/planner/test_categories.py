@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.planner.test_dependence import DEPTH, measured
-from tests.planner.test_drafters import heads, lookup, plain_s, texts
+from tests.planner.test_drafters import heads, lookup, plain_s, sequences
 from tests.support.invented_machines import latency, profile, seconds
 from treeopt.adaptation.averages import Outcomes
 from treeopt.adaptation.profile_update import update_acceptance
@@ -31,9 +31,9 @@ MACHINE = seconds(lambda n: 1 + 0.1 * n, lambda w: 0.1 + 0.01 * w, 0.05, nodes=1
 REQUEST = PlanRequest()
 
 
-def ranks(p, texts, positions=100, seed=0):
+def ranks(p, sequences, positions=100, seed=0):
     generator = np.random.default_rng(seed)
-    return [generator.choice([0, 1, 2, REJECTED], size=positions, p=p) for _ in range(texts)]
+    return [generator.choice([0, 1, 2, REJECTED], size=positions, p=p) for _ in range(sequences)]
 
 
 COPY, NEW = [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]
@@ -41,14 +41,14 @@ EASY, HARD = [0.9, 0.05, 0.02, 0.03], [0.4, 0.2, 0.1, 0.3]
 
 
 def mixed(first, second, names=("copy", "new")):
-    """Return the profile of two categories whose texts alternate."""
+    """Return the profile of two categories whose sequences alternate."""
     together = [text for pair in zip(first, second, strict=True) for text in pair]
     acceptance = replace(measured(together), categories=names * len(first))
     return profile([latency(MACHINE)], [acceptance])
 
 
-def alone(texts):
-    return profile([latency(MACHINE)], [measured(texts)])
+def alone(sequences):
+    return profile([latency(MACHINE)], [measured(sequences)])
 
 
 EXTREMES = mixed(ranks(COPY, 6), ranks(NEW, 6))
@@ -68,9 +68,9 @@ class TestPlans:
 
 
 class TestAcceptance:
-    @pytest.mark.parametrize(("name", "texts"), [("copy", ranks(EASY, 8)), ("new", ranks(HARD, 8, seed=1))])
-    def test_acceptance_is_that_of_the_category_alone(self, name, texts):
-        (result,), (expected,) = for_category(UNLIKE, name).acceptances, alone(texts).acceptances
+    @pytest.mark.parametrize(("name", "sequences"), [("copy", ranks(EASY, 8)), ("new", ranks(HARD, 8, seed=1))])
+    def test_acceptance_is_that_of_the_category_alone(self, name, sequences):
+        (result,), (expected,) = for_category(UNLIKE, name).acceptances, alone(sequences).acceptances
         often = expected.table.counts >= MIN_REACHED
         np.testing.assert_allclose(result.table.p[often], expected.table.p[often])
         np.testing.assert_allclose(result.table.standard_error[often], expected.table.standard_error[often])
@@ -101,8 +101,8 @@ class TestRefusals:
 
     @pytest.mark.parametrize(("count", "positions"), [(1, 100), (2, 9)])
     def test_too_few_sequences_of_a_category_raise(self, count, positions):
-        texts = [*ranks(EASY, 8), *ranks(EASY, count, positions)]
-        acceptance = replace(measured(texts), categories=("copy",) * 8 + ("rare",) * count)
+        sequences = [*ranks(EASY, 8), *ranks(EASY, count, positions)]
+        acceptance = replace(measured(sequences), categories=("copy",) * 8 + ("rare",) * count)
         result = profile([latency(MACHINE)], [acceptance])
         with pytest.raises(
             InfeasibleError,
@@ -165,16 +165,16 @@ class TestOneForAll:
 
 
 def counted(profile, names, rows, tokens=(80, 90, 30, 31), steps=(20, 20, 25, 25)):
-    """Return prompt lookup with one setting, decoded along texts with categories."""
+    """Return prompt lookup with one setting, decoded along sequences with categories."""
     (decodes,) = lookup(profile, [({"length": 3, "ngram": 2}, 4, 2.0, 3e-4)]).decodes
     places = range(len(names))
     tokens, steps = ([of[place] for place in places] for of in (tokens, steps))
-    plain = texts(1, plain_s(profile), steps=tuple(steps), texts=len(names))
+    plain = sequences(1, plain_s(profile), steps=tuple(steps), sequences=len(names))
     (setting,) = decodes.settings
     decoded = DecodedSequences(
         tokens=tuple(tokens),
         steps=tuple(steps),
-        seconds=texts(1, 1.1 * plain_s(profile), steps=steps, texts=len(names)).seconds,
+        seconds=sequences(1, 1.1 * plain_s(profile), steps=steps, sequences=len(names)).seconds,
     )
     passes = [(row, step - row) for row, step in zip(rows, steps, strict=True)]
     setting = replace(
@@ -216,15 +216,15 @@ class TestDrafters:
 
     def test_a_step_takes_longer_where_larger_passes_are_more_frequent(self):
         whole = with_lookup(UNLIKE, counted(UNLIKE, NAMES, (0, 15, 0, 25)))
-        _, all_texts = drafter_choices(whole, REQUEST)
+        _, all_sequences = drafter_choices(whole, REQUEST)
         _, copy = drafter_choices(for_category(whole, "copy"), REQUEST)
         small, large = 1 + 0.1 * 1, 1 + 0.1 * 4  # seconds of the machine's passes
         shares = (40 / 90, 50 / 90)
-        assert copy.option.step_s.value - all_texts.option.step_s.value == pytest.approx(
+        assert copy.option.step_s.value - all_sequences.option.step_s.value == pytest.approx(
             large - shares[0] * small - shares[1] * large
         )
 
-    def test_replayed_texts_count_instead_of_decoded_ones(self):
+    def test_replayed_sequences_count_instead_of_decoded_ones(self):
         decodes = counted(UNLIKE, ("copy", "new"), (2, 15))
         replayed = ReplayedSequences(
             tokens=(30, 10, 40, 12),

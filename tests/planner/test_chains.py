@@ -62,7 +62,7 @@ def test_schedule_has_the_fastest_length_of_every_batch_size():
 
 @pytest.mark.parametrize("context", [256, 4096])
 def test_schedule_holds_at_the_requested_context(context):
-    def verify(nodes, tokens, batch):  # long texts leave no arithmetic idle
+    def verify(nodes, tokens, batch):  # long sequences leave no arithmetic idle
         return verify_s(nodes, tokens, batch) + (3e-3 * nodes * batch if tokens > 1000 else 0.0)
 
     profile = invented(conditions=[(item, batch) for batch in (1, 8) for item in (256, 4096)], verify=verify)

@@ -92,13 +92,13 @@ class TestTokens:
 class TestReplay:
     @staticmethod
     def measured(seed: int, context: int) -> MeasuredAcceptance:
-        """Return acceptance of eight texts, some of which end before the longer context, with their ranks."""
+        """Return acceptance of eight sequences, some of which end before the longer context, with their ranks."""
         rng = np.random.default_rng(seed)
-        texts = [rng.choice([-1, 0, 0, 0, 1], 60 if number or context < 50 else 0) for number in range(8)]
-        counts = [count_acceptance((item[:, None] == np.arange(2)).astype(float), item, 3) for item in texts]
+        sequences = [rng.choice([-1, 0, 0, 0, 1], 60 if number or context < 50 else 0) for number in range(8)]
+        counts = [count_acceptance((item[:, None] == np.arange(2)).astype(float), item, 3) for item in sequences]
         sums = SequenceSums([item.reached for item in counts], [item.accepted for item in counts])
         return replace(
-            acceptance(sums.table().p, sequences=sums, accepted_ranks=AcceptedRanks(texts)), context_tokens=context
+            acceptance(sums.table().p, sequences=sums, accepted_ranks=AcceptedRanks(sequences)), context_tokens=context
         )
 
     def test_replays_are_interpolated(self) -> None:

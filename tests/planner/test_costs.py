@@ -44,8 +44,8 @@ class Read:
     def __init__(self, read: Callable[[tuple[Timing, ...]], np.ndarray]) -> None:
         self.medians_s = read
 
-    def sequence_weights(self, texts: int) -> np.ndarray:
-        raise AssertionError(f"no weights of {texts} texts are needed")
+    def sequence_weights(self, sequences: int) -> np.ndarray:
+        raise AssertionError(f"no weights of {sequences} sequences are needed")
 
 
 class TestStep:
@@ -57,7 +57,7 @@ class TestStep:
             assert seconds_of(curves(machine), tree) == close(expected)
 
     @pytest.mark.parametrize(("batch", "steps", "plain_s"), [(1, True, 1.1), (4, False, 1.1), (4, True, 1.5)])
-    def test_plain_steps_of_several_texts_are_not_padded(self, batch, steps, plain_s):
+    def test_plain_steps_of_several_sequences_are_not_padded(self, batch, steps, plain_s):
         machine = seconds(lambda n: 1.5 if n == 1 else 1.0 + 0.05 * n, lambda _: 0.1)
         timed = TimedTree(tree=chain(1), steps=Timing([1.3] * 25))
         measured = dataclasses.replace(

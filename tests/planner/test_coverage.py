@@ -39,13 +39,13 @@ class Truth:
     """What profiles are simulated from."""
 
     kinds: np.ndarray
-    """(kinds, D, B): acceptance in texts of each kind; all kinds are as common."""
+    """(kinds, D, B): acceptance in sequences of each kind; all kinds are as common."""
     machine: Seconds
     """The least seconds, without noise."""
 
     @functools.cached_property
     def p(self) -> list[list[float]]:
-        """What all texts together yield: those accepted over those reached, both on average."""
+        """What all sequences together yield: those accepted over those reached, both on average."""
         reached = np.ones(len(self.kinds))
         rows = []
         for d in range(DEPTH):
@@ -74,7 +74,7 @@ def truth(unevenness: float, verify: Callable[[int], float], draft: Callable[[in
     return Truth(base + more, seconds(verify, draft, 0.02, nodes=NODES))
 
 
-def simulated_texts(truth: Truth, rng: np.random.Generator) -> SequenceSums:
+def simulated_sequences(truth: Truth, rng: np.random.Generator) -> SequenceSums:
     p = truth.kinds[rng.integers(len(truth.kinds), size=TEXTS)]
     reached, accepted = np.zeros((TEXTS, DEPTH)), np.zeros((TEXTS, DEPTH, BRANCHING))
     left = np.full(TEXTS, POSITIONS)
@@ -96,7 +96,7 @@ def simulated(truth: Truth, seed: int) -> Profile:
     measured = StepLatency(
         context_tokens=256, batch_size=1, verify=verify, draft=draft, overhead=timing(truth.machine.overhead)
     )
-    return profile([measured], [acceptance_of(simulated_texts(truth, rng))])
+    return profile([measured], [acceptance_of(simulated_sequences(truth, rng))])
 
 
 def predictions(profile: Profile) -> dict[str, Option]:
@@ -105,7 +105,7 @@ def predictions(profile: Profile) -> dict[str, Option]:
     return dict(zip(("bush", "chain", "fastest"), model.predict_all([BUSH, CHAIN, fastest]), strict=True))
 
 
-def without_texts(profile: Profile) -> dict[str, Option]:
+def without_sequences(profile: Profile) -> dict[str, Option]:
     """Return the prediction from standard errors alone, as if the errors of a table's entries were independent."""
     alone = tuple(dataclasses.replace(measured, sequences=None) for measured in profile.acceptances)
     return {"chain": step_model(dataclasses.replace(profile, acceptances=alone)).predict(CHAIN)}
@@ -148,7 +148,7 @@ def test_95_percent_of_intervals_contain_the_truth(name, profiles, slack, kind):
 
 
 def test_intervals_without_sequences_lack_coverage():
-    expected_tokens, _, speedup = coverage("wider is dearer", without_texts, 60)["chain"]
+    expected_tokens, _, speedup = coverage("wider is dearer", without_sequences, 60)["chain"]
     assert expected_tokens < 0.8
     assert speedup < 0.85
 
@@ -156,7 +156,7 @@ def test_intervals_without_sequences_lack_coverage():
 def test_truth_is_the_limit_of_many_sequences():
     """The table is a ratio: sequences that the draft follows reach deeper levels more often."""
     chosen = TRUTHS["wider is dearer"]
-    sums = [simulated_texts(chosen, np.random.default_rng(seed)) for seed in range(400)]
+    sums = [simulated_sequences(chosen, np.random.default_rng(seed)) for seed in range(400)]
     accepted, reached = sum(item.accepted.sum(axis=0) for item in sums), sum(item.reached.sum(axis=0) for item in sums)
     np.testing.assert_allclose(accepted / reached[:, None], chosen.p, rtol=0.04)
     assert chosen.p[DEPTH - 1][0] > chosen.kinds[:, DEPTH - 1, 0].mean() * 1.02

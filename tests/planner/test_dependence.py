@@ -28,7 +28,7 @@ def sticky_sequences(count, positions, rng):
 
 
 def measured(ranks, *, depth=DEPTH):
-    """Return the acceptance that would be measured at temperature 0 on texts with these accepted ranks."""
+    """Return the acceptance that would be measured at temperature 0 on sequences with these accepted ranks."""
     counts = [count_acceptance((item[:, None] == np.arange(BRANCHING)).astype(float), item, depth) for item in ranks]
     sums = SequenceSums([item.reached for item in counts], [item.accepted for item in counts])
     return MeasuredAcceptance(
@@ -100,13 +100,13 @@ def test_table_alone_is_wrong(ranks):
 
 
 @pytest.mark.parametrize(
-    ("tree", "texts", "times", "least"),
+    ("tree", "sequences", "times", "least"),
     [(TREES[3], 200, 10, 8), *slow([(TREES[3], 400, 40, 33)])],
     ids=repr,
 )
-def test_intervals_contain_the_tokens_of_other_sequences(tree, texts, times, least):
+def test_intervals_contain_the_tokens_of_other_sequences(tree, sequences, times, least):
     rng = np.random.default_rng(2)
-    truth = decoded(sticky_sequences(texts, 300, rng), tree)
+    truth = decoded(sticky_sequences(sequences, 300, rng), tree)
     held = 0
     for _ in range(times):
         acceptance = measured(sticky_sequences(24, 170, rng))

@@ -60,12 +60,12 @@ def at_once_s(tree):
     return 1e-3 + BLOCK_S + 5e-5 * tree.nodes
 
 
-def texts(tokens_per_step, step_s, *, steps=(40, 60), texts=2):
-    """Return texts whose steps took so long."""
+def sequences(tokens_per_step, step_s, *, steps=(40, 60), sequences=2):
+    """Return sequences whose steps took so long."""
     return DecodedSequences(
-        tokens=tuple(round(tokens_per_step * steps[place]) for place in range(texts)),
-        steps=tuple(steps[:texts]),
-        seconds=Timing([steps[place] * step_s for place in range(texts)]),
+        tokens=tuple(round(tokens_per_step * steps[place]) for place in range(sequences)),
+        steps=tuple(steps[:sequences]),
+        seconds=Timing([steps[place] * step_s for place in range(sequences)]),
     )
 
 
@@ -119,7 +119,7 @@ def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_
         MeasuredSetting(
             values=drafter_setting(name, **values).values,
             max_tokens=most,
-            decoded=texts(tokens, SLOWER * (verify_s(most, context, 1) + other_s)),
+            decoded=sequences(tokens, SLOWER * (verify_s(most, context, 1) + other_s)),
             pass_tokens=(most,),
             passes=(100,),
         )
@@ -130,7 +130,7 @@ def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_
         top_p=1.0,
         top_k=top_k,
         context_tokens=context,
-        plain=texts(1, SLOWER * plain),
+        plain=sequences(1, SLOWER * plain),
         settings=settings,
     )
 
@@ -153,7 +153,7 @@ def test_settings_take_tokens_and_passes_from_the_replay():
     assert choice.tokens_per_step.value == pytest.approx(66 / 40)
     assert choice.step_s.value == pytest.approx(step_s, rel=2e-3)
     assert choice.speedup.value == pytest.approx(66 / 40 / step_s * plain_s(profile), rel=2e-3)
-    assert choice.tokens_per_step.low < 1.4  # three texts that differ
+    assert choice.tokens_per_step.low < 1.4  # three sequences that differ
     assert choice.tokens_per_step.high > 1.8
 
 

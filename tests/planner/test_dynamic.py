@@ -20,18 +20,18 @@ def curves(scale: float):
 
 
 @pytest.fixture(scope="module")
-def texts():
+def sequences():
     draft = InventedDraft(4)
     return draft, [invented_text(draft, seed, ROOTS + DEPTH + 1) for seed in range(3)]
 
 
 @pytest.fixture(scope="module")
-def replay(texts):
-    return Replay(recorded(*texts, ROOTS, TOP_K, DEPTH))
+def replay(sequences):
+    return Replay(recorded(*sequences, ROOTS, TOP_K, DEPTH))
 
 
-def every_speedup(texts, scale: float, max_nodes: int) -> dict[DynamicTree, float]:
-    draft, every = texts
+def every_speedup(sequences, scale: float, max_nodes: int) -> dict[DynamicTree, float]:
+    draft, every = sequences
     speedups = {}
     for top_k in range(1, TOP_K + 1):
         for depth in range(1, DEPTH + 1):
@@ -48,10 +48,10 @@ def every_speedup(texts, scale: float, max_nodes: int) -> dict[DynamicTree, floa
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 4.0, 20.0])
 @pytest.mark.parametrize("max_nodes", [4, 32])
-def test_no_dynamic_tree_is_faster(texts, replay, scale, max_nodes):
+def test_no_dynamic_tree_is_faster(sequences, replay, scale, max_nodes):
     model = step_model(curves(scale))
     tree, result = fastest_dynamic_tree(replay, model, max_nodes=max_nodes)
-    speedups = every_speedup(texts, scale, max_nodes)
+    speedups = every_speedup(sequences, scale, max_nodes)
     assert result.speedup.value == pytest.approx(max(speedups.values()))
     assert speedups[tree] == pytest.approx(result.speedup.value)
     assert result.speedup.low <= result.speedup.value <= result.speedup.high
@@ -64,9 +64,9 @@ def test_costs_change_the_choice(replay):
     assert len(choices) > 1
 
 
-def test_limits_exclude_trees(texts, replay):
+def test_limits_exclude_trees(sequences, replay):
     model = step_model(curves(1.0))
-    allowed = {tree: speedup for tree, speedup in every_speedup(texts, 1.0, 32).items() if tree.nodes % 5 == 0}
+    allowed = {tree: speedup for tree, speedup in every_speedup(sequences, 1.0, 32).items() if tree.nodes % 5 == 0}
     _, result = fastest_dynamic_tree(
         replay, model, max_nodes=32, limits=lambda tree: "nodes: not a multiple of 5." if tree.nodes % 5 else None
     )
@@ -77,11 +77,11 @@ def test_limits_exclude_trees(texts, replay):
         fastest_dynamic_tree(replay, model, max_nodes=1)
 
 
-def test_no_tree_is_deeper_than_allowed(texts, replay):
+def test_no_tree_is_deeper_than_allowed(sequences, replay):
     model = step_model(curves(1.0))
     free, _ = fastest_dynamic_tree(replay, model, max_nodes=32)
     limited, result = fastest_dynamic_tree(replay, model, max_nodes=32, max_depth=free.depth - 1)
-    shallow = [speedup for tree, speedup in every_speedup(texts, 1.0, 32).items() if tree.depth < free.depth]
+    shallow = [speedup for tree, speedup in every_speedup(sequences, 1.0, 32).items() if tree.depth < free.depth]
     assert limited.depth < free.depth
     assert result.speedup.value == pytest.approx(max(shallow))
 

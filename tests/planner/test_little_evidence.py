@@ -55,11 +55,11 @@ def test_none_of_three_is_uncertain():
 
 def drawn(accepted, length=3):
     """Return draws of a chain's tokens, from sequences of 50 steps that accept `accepted` tokens in every step."""
-    texts = SequenceSums(
+    sequences = SequenceSums(
         np.full((len(accepted), length), 50.0) * (np.arange(length) <= np.array(accepted)[:, None]),
         50.0 * (np.arange(length) < np.array(accepted)[:, None])[:, :, None],
     )
-    return TokenDraws.of(acceptance_of(texts))
+    return TokenDraws.of(acceptance_of(sequences))
 
 
 def test_agreeing_sequences_leave_uncertainty():
@@ -69,8 +69,8 @@ def test_agreeing_sequences_leave_uncertainty():
 
 
 def test_agreeing_chain_counts_leave_as_much_uncertainty():
-    texts = SequenceSums(np.full((4, 3), 50.0), np.full((4, 3, 1), 50.0))
-    acceptance = acceptance_of(texts)
+    sequences = SequenceSums(np.full((4, 3), 50.0), np.full((4, 3, 1), 50.0))
+    acceptance = acceptance_of(sequences)
     counts = ChainCounts(length=3, steps=(50,) * 4, tokens=(200,) * 4)
     dependence = ChainDependence(table=acceptance.table, chains=(counts,))
     with_counts = TokenDraws.of(acceptance, dependence).tokens(chain(3))

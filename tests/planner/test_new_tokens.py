@@ -17,13 +17,13 @@ SHORT, DEPTH, RANKS = 40, 6, 3
 MACHINE = seconds(lambda n: 1 + 0.1 * n, lambda w: 0.1 + 0.01 * w, 0.05, nodes=16)
 
 
-def easier_later(texts: int = 30, positions: int = 400, seed: int = 0) -> list[np.ndarray]:
-    """Return ranks of texts whose first tokens are harder than all others."""
+def easier_later(sequences: int = 30, positions: int = 400, seed: int = 0) -> list[np.ndarray]:
+    """Return ranks of sequences whose first tokens are harder than all others."""
     generator = np.random.default_rng(seed)
     hard, easy = ([0.5, 0.2, 0.1, 0.2], [0.95, 0.02, 0.01, 0.02])
     of = [
         [generator.choice([0, 1, 2, REJECTED], size=count, p=p) for count, p in ((SHORT, hard), (positions, easy))]
-        for _ in range(texts)
+        for _ in range(sequences)
     ]
     return [np.concatenate(parts) for parts in of]
 
@@ -39,10 +39,10 @@ def whole(**changes):
     return profiled(replace(measured(TEXTS), **changes))
 
 
-def conditional(texts: list[np.ndarray], depth: int, rank: int) -> float:
+def conditional(sequences: list[np.ndarray], depth: int, rank: int) -> float:
     """Return how often a rank is accepted where all before it on the path accepted some child, position by position."""
     reached = accepted = 0
-    for ranks in texts:
+    for ranks in sequences:
         for root in range(len(ranks) - depth + 1):
             if all(ranks[root + item] != REJECTED for item in range(depth - 1)):
                 reached += 1
@@ -71,8 +71,8 @@ class TestAcceptance:
         assert (result.rule, result.temperature) == ("traversal", 1.0)
 
     def test_never_accepted_rank_keeps_a_probability(self):
-        texts = [np.where(item == 2, 1, item) for item in TEXTS]
-        counted = measured(texts)
+        sequences = [np.where(item == 2, 1, item) for item in TEXTS]
+        counted = measured(sequences)
         sums = SequenceSums(counted.sequences.reached, counted.sequences.accepted + np.array([0.0, 0.0, 0.01]))
         (result,) = for_new_tokens(profiled(replace(counted, table=sums.table(), sequences=sums)), SHORT).acceptances
         assert np.all(result.table.p.sum(axis=1) <= 1)
@@ -88,8 +88,8 @@ class TestAcceptance:
         assert result.table.p[1, 0] == pytest.approx(conditional(cut, 2, 0))
 
     def test_shorter_sequences_stay_whole(self):
-        texts = [item[: 10 + 20 * number] for number, item in enumerate(TEXTS[:6])]
-        (result,) = for_new_tokens(profiled(measured(texts)), SHORT).acceptances
+        sequences = [item[: 10 + 20 * number] for number, item in enumerate(TEXTS[:6])]
+        (result,) = for_new_tokens(profiled(measured(sequences)), SHORT).acceptances
         assert [len(item) for item in result.accepted_ranks.ranks] == [10, 30, 40, 40, 40, 40]
 
     @pytest.mark.parametrize("changes", [{"accepted_ranks": None}, {"context_tokens": 128}], ids=str)
@@ -104,7 +104,7 @@ class TestAcceptance:
 
 
 class TestPlans:
-    def test_short_texts_take_shorter_drafts(self):
+    def test_short_sequences_take_shorter_drafts(self):
         short, long = plan(for_new_tokens(whole(), SHORT), 16), plan(whole(), 16)
         assert short.choice.tree.max_depth < long.choice.tree.max_depth
 

@@ -17,16 +17,16 @@ SETTINGS = [(top_k, depth) for top_k in range(1, TOP_K + 1) for depth in range(1
 @pytest.fixture(scope="module", params=[0, 1])
 def invented(request):
     draft = InventedDraft(request.param)
-    texts = [invented_text(draft, seed, ROOTS + DEPTH + 1) for seed in range(3)]
-    return draft, texts, Replay(recorded(draft, texts, ROOTS, TOP_K, DEPTH))
+    sequences = [invented_text(draft, seed, ROOTS + DEPTH + 1) for seed in range(3)]
+    return draft, sequences, Replay(recorded(draft, sequences, ROOTS, TOP_K, DEPTH))
 
 
 @pytest.mark.parametrize(("top_k", "depth"), SETTINGS)
 def test_replay_has_the_steps_of_decoding(invented, top_k, depth):
-    draft, texts, replay = invented
+    draft, sequences, replay = invented
     nodes = np.arange(2, pool_nodes(top_k, depth) + 2)
     result = replay.count_steps(top_k, depth, nodes)
-    expected = [[decoded_steps(draft, text, ROOTS, top_k, depth, n) for n in nodes.tolist()] for text in texts]
+    expected = [[decoded_steps(draft, text, ROOTS, top_k, depth, n) for n in nodes.tolist()] for text in sequences]
     assert np.stack([result.tokens, result.steps], axis=-1).tolist() == [
         [list(pair) for pair in row] for row in expected
     ]

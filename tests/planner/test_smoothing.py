@@ -24,11 +24,11 @@ def counted(seed: int, shape: tuple[int, ...]) -> MeasuredAcceptance:
     return acceptance(p, counts=np.full(shape[:-1] or (1,), float(positions)))
 
 
-def of_texts(seed: int, texts: int = 12, depths: int = 3, branching: int = 5) -> MeasuredAcceptance:
+def of_sequences(seed: int, sequences: int = 12, depths: int = 3, branching: int = 5) -> MeasuredAcceptance:
     rng = np.random.default_rng(seed)
     truth = rng.dirichlet(np.ones(branching + 1) * rng.choice([0.5, 5.0]), depths)
-    reached = rng.integers(5, 60, (texts, depths))
-    accepted = [[rng.multinomial(reached[j, d], truth[d])[:-1] for d in range(depths)] for j in range(texts)]
+    reached = rng.integers(5, 60, (sequences, depths))
+    accepted = [[rng.multinomial(reached[j, d], truth[d])[:-1] for d in range(depths)] for j in range(sequences)]
     return acceptance_of(SequenceSums(reached, accepted))
 
 
@@ -152,25 +152,27 @@ class TestTexts:
     def test_sums_stay_consistent_with_the_table(self):
         changed = 0
         for seed in range(20):
-            measured = of_texts(seed)
+            measured = of_sequences(seed)
             result = smooth(measured)
-            table, texts = result.acceptance.table, result.acceptance.sequences
+            table, sequences = result.acceptance.table, result.acceptance.sequences
             changed += result.changed
-            ratio = texts.accepted.sum(axis=0) / texts.reached.sum(axis=0)[:, None]
+            ratio = sequences.accepted.sum(axis=0) / sequences.reached.sum(axis=0)[:, None]
             np.testing.assert_allclose(ratio, table.p, rtol=1e-12, atol=1e-15)
-            np.testing.assert_array_equal(texts.reached, measured.sequences.reached)
-            np.testing.assert_allclose(texts.accepted.sum(axis=2), measured.sequences.accepted.sum(axis=2), rtol=1e-12)
+            np.testing.assert_array_equal(sequences.reached, measured.sequences.reached)
+            np.testing.assert_allclose(
+                sequences.accepted.sum(axis=2), measured.sequences.accepted.sum(axis=2), rtol=1e-12
+            )
         assert changed > 25
 
     def test_errors_are_those_of_the_sequences(self):
         """The ratio estimator's, worked out here text by text (Cochran, 1977, section 6.3)."""
         for seed in range(15):
-            result = smooth(of_texts(seed)).acceptance
+            result = smooth(of_sequences(seed)).acceptance
             reached, accepted = result.sequences.reached, result.sequences.accepted
-            texts, total = len(reached), reached.sum(axis=0)
+            sequences, total = len(reached), reached.sum(axis=0)
             for d, k in np.ndindex(result.table.p.shape):
-                residual = [accepted[j, d, k] - result.table.p[d, k] * reached[j, d] for j in range(texts)]
-                error = np.sqrt(sum(r**2 for r in residual) * texts / (texts - 1)) / total[d]
+                residual = [accepted[j, d, k] - result.table.p[d, k] * reached[j, d] for j in range(sequences)]
+                error = np.sqrt(sum(r**2 for r in residual) * sequences / (sequences - 1)) / total[d]
                 assert result.table.standard_error[d, k] == pytest.approx(error, rel=1e-9, abs=1e-12)
 
     def test_merged_ranks_of_one_text_move_together(self):

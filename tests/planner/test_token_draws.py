@@ -40,12 +40,12 @@ TREES = [
 ]
 
 
-def drawn(texts: SequenceSums, draws: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> TokenDraws:
+def drawn(sequences: SequenceSums, draws: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> TokenDraws:
     """Return `draws` draws of a table."""
     monkeypatch.setattr(token_draws, "DRAWS", draws)
     generator = np.random.default_rng(seed)
-    noise = draw_sequence_noise(len(texts.reached), generator)
-    return TokenDraws(p=draw_acceptance(acceptance_of(texts), generator, noise)[0])
+    noise = draw_sequence_noise(len(sequences.reached), generator)
+    return TokenDraws(p=draw_acceptance(acceptance_of(sequences), generator, noise)[0])
 
 
 class TestTokens:
@@ -71,11 +71,11 @@ class TestTokens:
             assert TokenDraws(p=p).tokens(tree).tolist() == pytest.approx(np.clip(expected, 1, 1 + tree.max_depth))
 
 
-def uneven_texts(seed: int = 3, texts: int = 60, depth: int = 4) -> SequenceSums:
-    """Return sums over texts some of which the draft follows far better than others, at every depth."""
+def uneven_sequences(seed: int = 3, sequences: int = 60, depth: int = 4) -> SequenceSums:
+    """Return sums over sequences some of which the draft follows far better than others, at every depth."""
     rng = np.random.default_rng(seed)
-    reached, accepted = np.zeros((texts, depth)), np.zeros((texts, depth, 2))
-    for text in range(texts):
+    reached, accepted = np.zeros((sequences, depth)), np.zeros((sequences, depth, 2))
+    for text in range(sequences):
         first, left = rng.uniform(0.4, 0.8), float(rng.integers(60, 140))
         for d in range(depth):
             reached[text, d] = left
@@ -84,11 +84,11 @@ def uneven_texts(seed: int = 3, texts: int = 60, depth: int = 4) -> SequenceSums
     return SequenceSums(reached, accepted)
 
 
-def delta_method_variance(texts: SequenceSums, tree: TokenTree, correlated: bool = True) -> float:
+def delta_method_variance(sequences: SequenceSums, tree: TokenTree, correlated: bool = True) -> float:
     """Return the variance of F(T): its gradient, and covariances of sums over clusters, all computed independently."""
     paths = paths_of(tree.parents.tolist())
-    total = texts.reached.sum(axis=0)
-    p = texts.accepted.sum(axis=0) / total[:, None]
+    total = sequences.reached.sum(axis=0)
+    p = sequences.accepted.sum(axis=0) / total[:, None]
 
     def expected(flat: np.ndarray) -> float:
         return tokens(paths, flat.reshape(p.shape).tolist())
@@ -98,7 +98,10 @@ def delta_method_variance(texts: SequenceSums, tree: TokenTree, correlated: bool
         (expected(p.ravel() + step * unit) - expected(p.ravel() - step * unit)) / (2 * step) for unit in np.eye(p.size)
     ]
     residual = np.array(
-        [(texts.accepted[j] - p * texts.reached[j][:, None]) / total[:, None] for j in range(len(texts.reached))]
+        [
+            (sequences.accepted[j] - p * sequences.reached[j][:, None]) / total[:, None]
+            for j in range(len(sequences.reached))
+        ]
     )
     residual = residual.reshape(len(residual), -1)
     covariance = residual.T @ residual * len(residual) / (len(residual) - 1)
@@ -110,23 +113,23 @@ def delta_method_variance(texts: SequenceSums, tree: TokenTree, correlated: bool
 class TestAcceptance:
     @pytest.mark.parametrize("tree", [chain(4), k_ary(2, 4), chains(2, 3)], ids=repr)
     def test_errors_of_depths_are_correlated(self, tree, monkeypatch):
-        texts = uneven_texts()
-        result = drawn(texts, 40_000, monkeypatch).tokens(tree)
-        count = len(texts.reached)
+        sequences = uneven_sequences()
+        result = drawn(sequences, 40_000, monkeypatch).tokens(tree)
+        count = len(sequences.reached)
         wider = (count - 1) / (count - 3)  # of Student's t
-        assert result.var() == pytest.approx(wider * delta_method_variance(texts, tree), rel=0.04)
-        assert result.mean() == pytest.approx(acceptance_of(texts).table.expected_tokens(tree), rel=0.01)
+        assert result.var() == pytest.approx(wider * delta_method_variance(sequences, tree), rel=0.04)
+        assert result.mean() == pytest.approx(acceptance_of(sequences).table.expected_tokens(tree), rel=0.01)
 
     def test_uncorrelated_errors_would_have_another_variance(self):
-        texts = uneven_texts()
-        apart, together = (delta_method_variance(texts, chain(4), correlated) for correlated in (False, True))
+        sequences = uneven_sequences()
+        apart, together = (delta_method_variance(sequences, chain(4), correlated) for correlated in (False, True))
         assert apart < 0.6 * together
 
     def test_few_sequences_give_student_t(self, monkeypatch):
         for count in (4, 20):
-            texts = uneven_texts(texts=count)
-            measured = acceptance_of(texts)
-            result = drawn(texts, 60_000, monkeypatch, seed=count).p[:, 0, 0, 0]
+            sequences = uneven_sequences(sequences=count)
+            measured = acceptance_of(sequences)
+            result = drawn(sequences, 60_000, monkeypatch, seed=count).p[:, 0, 0, 0]
             t = (result - measured.table.p[0, 0]) / measured.table.standard_error[0, 0]
             for share in (0.025, 0.1, 0.5, 0.9, 0.975):
                 assert stats.t.cdf(np.quantile(t, share), count - 1) == pytest.approx(share, abs=0.01)
@@ -176,7 +179,7 @@ class TestEstimate:
         assert (result.value, result.low, result.high) == (500, 25, 975)
 
 
-NOISY = profile([latency(MACHINES["nodes cost"], noise=0.2)], [acceptance_of(uneven_texts())])
+NOISY = profile([latency(MACHINES["nodes cost"], noise=0.2)], [acceptance_of(uneven_sequences())])
 
 
 class TestDraws:

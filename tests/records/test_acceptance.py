@@ -135,9 +135,9 @@ class TestInterval:
         assert (low[1, 1], high[1, 1]) == (0, 0)
 
 
-def random_texts(generator, *, texts=6, depth=3, branching=2):
-    reached = np.sort(generator.integers(1, 60, (texts, depth)), axis=1)[:, ::-1].astype(float)
-    shares = generator.dirichlet(np.ones(branching + 1), (texts, depth))[..., :branching]
+def random_sequences(generator, *, sequences=6, depth=3, branching=2):
+    reached = np.sort(generator.integers(1, 60, (sequences, depth)), axis=1)[:, ::-1].astype(float)
+    shares = generator.dirichlet(np.ones(branching + 1), (sequences, depth))[..., :branching]
     return SequenceSums(reached, shares * reached[:, :, None])
 
 
@@ -146,23 +146,25 @@ class TestSequenceSums:
         table = SequenceSums([[30, 20], [10, 5]], [[[15, 3], [4, 2]], [[9, 1], [1, 0]]]).table()
         np.testing.assert_allclose(table.p, [[0.6, 0.1], [0.2, 0.08]])
         assert table.counts.tolist() == [40, 25]
-        # residuals of the two texts: a - p r = -3 and 3, so sqrt((9 + 9) * 2 / 1) / 40
+        # residuals of the two sequences: a - p r = -3 and 3, so sqrt((9 + 9) * 2 / 1) / 40
         assert table.standard_error[0, 0] == pytest.approx(0.15)
 
     def test_deviations_equal_jackknife_for_equal_lengths(self):
-        """With texts of one length the ratio is a mean, whose jackknife covariance is known to be exact."""
+        """With sequences of one length the ratio is a mean, whose jackknife covariance is known to be exact."""
         generator = np.random.default_rng(3)
-        texts = 7
-        accepted = generator.uniform(0, 5, (texts, 2, 2))
-        deviations = SequenceSums(np.full((texts, 2), 10.0), accepted).deviations().reshape(texts, -1)
-        without = [np.delete(accepted, text, axis=0).sum(axis=0).ravel() / (10 * (texts - 1)) for text in range(texts)]
-        jackknife = np.cov(without, rowvar=False, bias=True) * (texts - 1)
+        sequences = 7
+        accepted = generator.uniform(0, 5, (sequences, 2, 2))
+        deviations = SequenceSums(np.full((sequences, 2), 10.0), accepted).deviations().reshape(sequences, -1)
+        without = [
+            np.delete(accepted, text, axis=0).sum(axis=0).ravel() / (10 * (sequences - 1)) for text in range(sequences)
+        ]
+        jackknife = np.cov(without, rowvar=False, bias=True) * (sequences - 1)
         np.testing.assert_allclose(deviations.T @ deviations, jackknife, atol=1e-15)
 
     @settings(max_examples=examples(40), deadline=None)
     @given(st.integers(0, 10_000))
     def test_standard_errors_are_covariance_diagonal(self, seed):
-        sums = random_texts(np.random.default_rng(seed))
+        sums = random_sequences(np.random.default_rng(seed))
         deviations = sums.deviations().reshape(len(sums.reached), -1)
         expected = np.maximum(np.sqrt(np.diag(deviations.T @ deviations)), sums.min_error().ravel())
         np.testing.assert_allclose(sums.table().standard_error.ravel(), expected)

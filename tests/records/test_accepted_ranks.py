@@ -32,10 +32,10 @@ def walked(tree, ranks):
     return position, steps
 
 
-texts = st.lists(st.lists(st.integers(MISS, 4), max_size=40), min_size=1, max_size=3)
+sequences = st.lists(st.lists(st.integers(MISS, 4), max_size=40), min_size=1, max_size=3)
 
 
-@given(texts)
+@given(sequences)
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 def test_replay_walks_every_sequence(tree, ranks):
     result = AcceptedRanks(ranks).replay(tree)
@@ -74,7 +74,7 @@ def starts(tree, ranks):
     return result
 
 
-@given(texts)
+@given(sequences)
 def test_table_counts_every_position_as_root(ranks):
     depths, branching = 3, 4
     reached, accepted = np.zeros(depths), np.zeros((depths, branching))

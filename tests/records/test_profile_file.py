@@ -211,10 +211,10 @@ def arrays(shape: list[int], numbers: st.SearchStrategy[float]) -> st.SearchStra
 
 @st.composite
 def sequence_sums(draw: st.DrawFn) -> SequenceSums:
-    texts, depth, branching = draw(st.integers(2, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    reached = draw(arrays([texts, depth], st.just(0.0) | st.floats(1e-3, 1e6)))
+    sequences, depth, branching = draw(st.integers(2, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    reached = draw(arrays([sequences, depth], st.just(0.0) | st.floats(1e-3, 1e6)))
     reached[0] += 0.5
-    shares = draw(arrays([texts, depth, branching], st.floats(0, 1)))
+    shares = draw(arrays([sequences, depth, branching], st.floats(0, 1)))
     shares = shares / np.maximum(shares.sum(axis=-1, keepdims=True), 1.0)
     return SequenceSums(reached, shares * reached[:, :, None])
 
@@ -238,13 +238,13 @@ def profiles(draw: st.DrawFn) -> Profile:
         limit_tokens=None,
         interference=draw(st.none() | st.just(Interference(calls=0.0, samples=0.0)) | interference),
     )
-    of_texts, alone = GOLDEN.acceptances
+    of_sequences, alone = GOLDEN.acceptances
     sums = draw(sequence_sums())
     ranks = st.lists(
         st.lists(st.integers(-1, 2**31 - 1), max_size=4), min_size=len(sums.reached), max_size=len(sums.reached)
     )
-    of_texts = dataclasses.replace(
-        of_texts,
+    of_sequences = dataclasses.replace(
+        of_sequences,
         rule=next(texts),
         sequences=sums,
         table=sums.table(),
@@ -267,7 +267,7 @@ def profiles(draw: st.DrawFn) -> Profile:
         machine=machine,
         pair=dataclasses.replace(PAIR, target=next(texts), vocabulary=draw(st.none() | WHOLE)),
         latencies=(latency,),
-        acceptances=(of_texts, alone),
+        acceptances=(of_sequences, alone),
     )
 
 
@@ -315,7 +315,7 @@ class TestRoundTrip:
         Profile.load(tmp_path / "p.yaml").save(tmp_path / "again.yaml")
         assert read_content(tmp_path / "again.yaml") == content
 
-    def test_file_without_texts_loads(self, tmp_path):
+    def test_file_without_sequences_loads(self, tmp_path):
         without = changed(CONTENT, ("acceptance[0].sequences", ...), ("acceptance[0].accepted_ranks", ...))
         (tmp_path / "p.yaml").write_bytes(write_content(without))
         result = Profile.load(tmp_path / "p.yaml").acceptances[0]

@@ -39,11 +39,13 @@ def walked(rows, tree):
 
 
 def test_replay_matches_decoder():
-    texts = [drawn(seed, 20 + seed) for seed in range(4)]
-    ranks = RootRanks(texts)
+    sequences = [drawn(seed, 20 + seed) for seed in range(4)]
+    ranks = RootRanks(sequences)
     for tree in TREES:
         result = ranks.replay(tree)
-        assert list(zip(result.tokens.tolist(), result.steps.tolist(), strict=True)) == [walked(t, tree) for t in texts]
+        assert list(zip(result.tokens.tolist(), result.steps.tolist(), strict=True)) == [
+            walked(t, tree) for t in sequences
+        ]
 
 
 def test_replay_differs_from_ranks_by_position():
@@ -54,10 +56,10 @@ def test_replay_differs_from_ranks_by_position():
 
 
 def test_rows_round_trip_and_deeper_tree_stops():
-    texts = [[[0, 1], [], [2]], [[1], [0, 0]]]
-    ranks = RootRanks(texts)
-    assert ranks.rows == texts
-    assert ranks == RootRanks(texts)
+    sequences = [[[0, 1], [], [2]], [[1], [0, 0]]]
+    ranks = RootRanks(sequences)
+    assert ranks.rows == sequences
+    assert ranks == RootRanks(sequences)
     assert RootRanks([[[0, 0]] * 9]).replay(chain(4)).tokens.tolist() == [6]
 
 
@@ -93,9 +95,9 @@ SHALLOW = [[[0], [0], [0], []], [[0], [1], []]]
 PADDED = [[[0, REJECTED, 1], [1, 0, REJECTED], [REJECTED, REJECTED, REJECTED]], []]
 
 
-@pytest.mark.parametrize("texts", [ALL_REJECTED, SHALLOW, PADDED, [drawn(1, 9), drawn(2, 5)]], ids=str)
-def test_serialized_ranks_load_equal(texts):
-    ranks = RootRanks(texts)
+@pytest.mark.parametrize("sequences", [ALL_REJECTED, SHALLOW, PADDED, [drawn(1, 9), drawn(2, 5)]], ids=str)
+def test_serialized_ranks_load_equal(sequences):
+    ranks = RootRanks(sequences)
     loaded = read_root_ranks(Fields("file", {"root_ranks": serialize_root_ranks(ranks)}), "root_ranks")
     assert loaded == ranks
     for tree in TREES:

@@ -66,10 +66,10 @@ def logits_after():
 @pytest.fixture(scope="session")
 def greedy_text(logits_after):
     """Return the function that continues a prompt by the most probable tokens, a fresh pass for each."""
-    texts = {}  # with the models, whose ids stay unique as long as they are kept
+    outputs = {}  # with the models, whose ids stay unique as long as they are kept
 
     def greedy_text(model, prompt, count):
-        text, _ = texts.setdefault((id(model), *prompt), ([], model))
+        text, _ = outputs.setdefault((id(model), *prompt), ([], model))
         while len(text) < count:
             text.append(int(logits_after(model, [*prompt, *text]).argmax()))
         return text[:count]

@@ -52,8 +52,8 @@ class TimedTable(Table):
         self._spend(len(inputs), inputs[0].nodes.rows)
         return super().forward(inputs, requested_states, last_only=last_only)
 
-    def _spend(self, texts: int, nodes: int) -> None:
-        self.clock.now_s += 1.0 + 0.01 * (nodes - 1) + 0.1 * (texts - 1) if self.target else DRAFT_S
+    def _spend(self, sequences: int, nodes: int) -> None:
+        self.clock.now_s += 1.0 + 0.01 * (nodes - 1) + 0.1 * (sequences - 1) if self.target else DRAFT_S
 
 
 class ArrivingOnTime:

@@ -69,11 +69,11 @@ def invented_text(draft: InventedDraft, seed: int, length: int) -> Path:
     return text
 
 
-def recorded(draft: InventedDraft, texts: list[Path], roots: int, top_k: int, depth: int) -> DraftRecord:
+def recorded(draft: InventedDraft, sequences: list[Path], roots: int, top_k: int, depth: int) -> DraftRecord:
     """Return the record of the first `roots` positions of every text, whose first token is the prompt."""
     sequence_starts, node_starts = [0], [0]
     parent, rank, log_probs, accepted_ranks = [], [], [], []
-    for text in texts:
+    for text in sequences:
         for root in range(1, roots + 1):
             before, after = text[:root], text[root : root + depth]
             nodes: list[Path] = []

@@ -134,9 +134,9 @@ def acceptance(p: object, **given: object) -> MeasuredAcceptance:
     return dataclasses.replace(measured, **given)
 
 
-def acceptance_of(texts: SequenceSums, **given: object) -> MeasuredAcceptance:
-    """Return the acceptance that some texts come to."""
-    return dataclasses.replace(acceptance([0.5]), table=texts.table(), sequences=texts, **given)
+def acceptance_of(sequences: SequenceSums, **given: object) -> MeasuredAcceptance:
+    """Return the acceptance that some sequences come to."""
+    return dataclasses.replace(acceptance([0.5]), table=sequences.table(), sequences=sequences, **given)
 
 
 def profile(latencies: Sequence[StepLatency], acceptances: Sequence[MeasuredAcceptance]) -> Profile:

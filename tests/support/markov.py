@@ -1,4 +1,4 @@
-"""A toy target whose texts are Markov chains of known distribution, and how far decoded texts are from it.
+"""A toy target whose sequences are Markov chains of known distribution, and how far decoded sequences are from it.
 
 Of 1024 tokens, 0 to 4 are a state each; all others are one state, a tail of about a quarter of the distribution in
 which every token has about a four-thousandth, so that noise of few bits shows.  The next token depends on the state
@@ -148,7 +148,7 @@ class Chain:
         return np.array([self.stationary @ np.diag(power) for power in powers])
 
     def sampled(self, count):
-        """Return texts sampled directly, states (CHAINS, count)."""
+        """Return sequences sampled directly, states (CHAINS, count)."""
         generator = np.random.default_rng(0)
         below = self.transitions.cumsum(1)[:, :-1]
         found = np.zeros((CHAINS, count), np.int64)

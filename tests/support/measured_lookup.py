@@ -1,4 +1,4 @@
-"""Profiles with prompt lookup, measured along texts on invented machines."""
+"""Profiles with prompt lookup, measured along outputs on invented machines."""
 
 import itertools
 from dataclasses import replace
@@ -22,15 +22,15 @@ def decode(text, setting, machine, *, max_nodes, steps, overhead_s):
     return decoder.tokens, decoder.now_s, sizes
 
 
-def with_lookups(profile, settings, texts, machine, *, max_nodes, steps=60, overhead_s=0.01):
-    """Return a profile with settings of prompt lookup, each decoded along some texts."""
+def with_lookups(profile, settings, outputs, machine, *, max_nodes, steps=60, overhead_s=0.01):
+    """Return a profile with settings of prompt lookup, each decoded along some outputs."""
 
     def decode_all(setting):
         runs = [
-            decode(text, setting, machine, max_nodes=max_nodes, steps=steps, overhead_s=overhead_s) for text in texts
+            decode(text, setting, machine, max_nodes=max_nodes, steps=steps, overhead_s=overhead_s) for text in outputs
         ]
         tokens, seconds, sizes = zip(*runs, strict=True)
-        sequences = DecodedSequences(tokens=tokens, steps=(steps,) * len(texts), seconds=Timing(list(seconds)))
+        sequences = DecodedSequences(tokens=tokens, steps=(steps,) * len(outputs), seconds=Timing(list(seconds)))
         return sequences, list(itertools.chain(*sizes))
 
     measured = []

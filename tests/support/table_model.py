@@ -58,10 +58,10 @@ class Table(Memoryless):
         return found
 
 
-def counted(decoder, prompt, length, texts, vocabulary):
+def counted(decoder, prompt, length, sequences, vocabulary):
     """Return the counts of every sequence of `length` tokens, (V,) * length, and their steps."""
     counts, steps = np.zeros((vocabulary,) * length), 0
-    for _ in range(texts):
+    for _ in range(sequences):
         text = list(decoder.stream(prompt, length))
         counts[tuple(token for step in text for token in step)] += 1
         steps += len(text)

@@ -34,24 +34,24 @@ class ToyDistribution:
                 found[text] *= (after / after.sum()).reshape(VOCABULARY, *[1] * (LENGTH - done - 1))
         return found
 
-    def of(self, decoder, model, prompt, texts, sampling=EVEN):
+    def of(self, decoder, model, prompt, sequences, sampling=EVEN):
         """Return how probable it is that outputs of the right distribution lie as far from it, and tokens per step."""
-        steps = [list(decoder.stream(prompt, LENGTH)) for _ in range(texts)]
+        steps = [list(decoder.stream(prompt, LENGTH)) for _ in range(sequences)]
         return self.compare([[token for step in text for token in step] for text in steps], model, prompt, sampling), (
-            texts * LENGTH / sum(map(len, steps))
+            sequences * LENGTH / sum(map(len, steps))
         )
 
-    def of_batches(self, decoder, model, prompt, texts, sampling=EVEN):
-        """Return the same of texts that are decoded in batches."""
-        found, steps = [[] for _ in range(texts)], 0
-        for step in decoder.stream_all([GenerationRequest(prompt, LENGTH)] * texts, batch_size=BATCH):
+    def of_batches(self, decoder, model, prompt, sequences, sampling=EVEN):
+        """Return the same of sequences that are decoded in batches."""
+        found, steps = [[] for _ in range(sequences)], 0
+        for step in decoder.stream_all([GenerationRequest(prompt, LENGTH)] * sequences, batch_size=BATCH):
             found[step.request] += step.tokens
             steps += 1
-        return self.compare(found, model, prompt, sampling), texts * LENGTH / steps
+        return self.compare(found, model, prompt, sampling), sequences * LENGTH / steps
 
-    def compare(self, texts, model, prompt, sampling):
+    def compare(self, sequences, model, prompt, sampling):
         counts = np.zeros((VOCABULARY,) * LENGTH)
-        for text in texts:
+        for text in sequences:
             counts[tuple(text)] += 1
         key = id(model), tuple(prompt), sampling
         if key not in JOINTS:

@@ -41,8 +41,8 @@ def generate(target, draft, prompts, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(target, "forward", record)
             (counted,) = continue_prompt(target, draft, [sampler], prompts[0], positions)
-        texts = [[*prompts[0][:-1], *fed[: position + 1]] for position in range(positions)]
-        target_logits, draft_logits = ([logits_after(model, text) for text in texts] for model in (target, draft))
+        sequences = [[*prompts[0][:-1], *fed[: position + 1]] for position in range(positions)]
+        target_logits, draft_logits = ([logits_after(model, text) for text in sequences] for model in (target, draft))
         distributions = np.array([slow_distribution(logits.tolist(), sampling) for logits in target_logits])
         children = np.array([logits.topk(BRANCHING).indices.tolist() for logits in draft_logits])
         return counted, distributions, children, fed[1:]

@@ -31,11 +31,11 @@ def test_greedy_steps_are_those_of_one_device_alone_and_in_a_batch(target, draft
     for model in (draft, move(draft)):
         decoder = Decoder(target, *drafter_arguments(name, model), temperature=0.0)
         steps = list(decoder.stream(PROMPT, 20))
-        texts = {number: [] for number in range(3)}
+        batch = {number: [] for number in range(3)}
         for number, tokens in decoder.generate_all(prompts, 20):
-            texts[number] += tokens
-        assert texts[0] == joined(steps)
-        outputs.append((steps, texts))
+            batch[number] += tokens
+        assert batch[0] == joined(steps)
+        outputs.append((steps, batch))
     assert outputs[0] == outputs[1]
     assert max(map(len, outputs[0][0])) > 1
 

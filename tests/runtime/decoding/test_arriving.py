@@ -25,12 +25,12 @@ def pair(make_checkpoint):
 
 
 def decode(decoder, source, **options):
-    texts, errors = {}, {}
+    outputs, errors = {}, {}
     for output in decoder.stream_all(source, **options):
-        texts.setdefault(output.request, []).extend(output.tokens)
+        outputs.setdefault(output.request, []).extend(output.tokens)
         if output.error is not None:
             errors[output.request] = output.error
-    return texts, errors
+    return outputs, errors
 
 
 def test_decoding_waits_for_requests_only_if_none_is_active(pair):
@@ -48,19 +48,19 @@ def test_decoding_waits_for_requests_only_if_none_is_active(pair):
 def test_default_seeds_are_those_of_successive_calls(pair):
     requests = [GenerationRequest(request.token_ids, 6) for request in REQUESTS]
     source = Scripted([(2 * number, request) for number, request in enumerate(requests)])
-    texts, _ = decode(Decoder(*pair, TREE, temperature=0.8, seed=3), source)
+    outputs, _ = decode(Decoder(*pair, TREE, temperature=0.8, seed=3), source)
     alone = Decoder(*pair, TREE, temperature=0.8, seed=3)
-    assert [texts[number] for number in range(5)] == [list(alone.generate(each.token_ids, 6)) for each in requests]
+    assert [outputs[number] for number in range(5)] == [list(alone.generate(each.token_ids, 6)) for each in requests]
 
 
 def test_an_invalid_request_leaves_the_others_alone(pair):
     invalid = [GenerationRequest(PROMPT, 5, stop=[()]), GenerationRequest([], 5), GenerationRequest([99], 5)]
     requests = [REQUESTS[2], *invalid, REQUESTS[3]]
     decoder = Decoder(*pair, TREE, temperature=0.0)
-    texts, errors = decode(decoder, Scripted(list(enumerate(requests))), batch_size=2)
+    outputs, errors = decode(decoder, Scripted(list(enumerate(requests))), batch_size=2)
 
     for number in (0, 4):
-        assert texts[number] == list(decoder.generate(requests[number].token_ids, requests[number].max_new_tokens))
+        assert outputs[number] == list(decoder.generate(requests[number].token_ids, requests[number].max_new_tokens))
     fields = {number: str(error).partition(":")[0] for number, error in errors.items()}
     assert fields == {1: "stop", 2: "token_ids", 3: "token_ids"}
     with pytest.raises(InvalidValueError, match=r"^stop: expected"):
@@ -71,8 +71,8 @@ def test_another_thread_may_fill_a_queue(pair):
     requests = Queue()
     thread = Thread(target=lambda: [requests.put(request) for request in [*REQUESTS, None]])
     thread.start()
-    texts, _ = decode(Decoder(*pair, TREE, temperature=0.0), requests, batch_size=2)
+    outputs, _ = decode(Decoder(*pair, TREE, temperature=0.0), requests, batch_size=2)
     thread.join()
-    assert [len(texts[number]) for number in range(5)] == [request.max_new_tokens for request in REQUESTS]
+    assert [len(outputs[number]) for number in range(5)] == [request.max_new_tokens for request in REQUESTS]
     with pytest.raises(Empty):
         requests.get(block=False)  # the end was read once

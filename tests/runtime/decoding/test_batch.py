@@ -37,14 +37,14 @@ def pair(make_checkpoint):
 
 def decode_all(decoder, requests, *, after_step=lambda _: None, **options):
     """Return the tokens and the errors of each request; `after_step` is called with the index of each output."""
-    texts, errors = [[] for _ in requests], {}
+    outputs, errors = [[] for _ in requests], {}
     for index, output in enumerate(decoder.stream_all(requests, **options)):
-        texts[output.request] += output.tokens
+        outputs[output.request] += output.tokens
         if output.error is not None:
             assert output.finished
             errors[output.request] = str(output.error)
         after_step(index)
-    return texts, errors
+    return outputs, errors
 
 
 def make_requests(prompts=PROMPTS, counts=COUNTS):
@@ -193,10 +193,10 @@ class TestErrors:
                 with torch.inference_mode():
                     decoder._targets[decoder._last_sequence].cache.layers[0][1][:, :, 0] = torch.nan
 
-        texts, errors = decode_all(decoder, requests, after_step=spoil, batch_size=2)
+        outputs, errors = decode_all(decoder, requests, after_step=spoil, batch_size=2)
         assert list(errors) == [1]
         assert "logits are finite" in errors[1]
-        assert texts[::2] == expected[::2]
+        assert outputs[::2] == expected[::2]
 
     def test_invalid_options_are_refused_before_anything_runs(self, pair):
         decoder = Decoder(*pair, chain(1), temperature=0.0)

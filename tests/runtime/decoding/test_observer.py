@@ -15,12 +15,12 @@ class Recorder:
     """Records the events of every sequence, and checks that each step fits the tokens before it."""
 
     def __init__(self):
-        self.texts = {}
+        self.outputs = {}
         self.steps = []
 
     def __call__(self, event):
         proposal, step = event.proposal, event.step
-        text = self.texts.setdefault(event.sequence, list(event.tokens))
+        text = self.outputs.setdefault(event.sequence, list(event.tokens))
         assert list(event.tokens) == text
         assert proposal.tokens[0] == text[-1]
         assert proposal.tokens[list(step.path[1:])].tolist() == step.tokens[:-1]
@@ -50,7 +50,7 @@ def test_the_steps_of_a_batch_are_those_of_each_sequence(target, draft):
     alone = record(target, draft, lambda decoder: [list(decoder.generate(prompt, 20)) for prompt in PROMPTS])
     batch = record(target, draft, lambda decoder: list(decoder.generate_all(PROMPTS, 20, batch_size=2)))
     assert sorted(batch.steps) == sorted(alone.steps)
-    assert batch.texts == alone.texts
+    assert batch.outputs == alone.outputs
     assert batch.steps != alone.steps  # interleaved
 
 
@@ -81,7 +81,7 @@ def test_a_controller_gets_the_decoder_and_other_observers_are_called_too(target
     decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=combine_observers(None, controller, recorder))
     tokens = list(decoder.generate(PROMPT, 20))
     assert controller.decoder is decoder
-    assert controller.texts == recorder.texts
+    assert controller.outputs == recorder.outputs
     assert tokens == list(Decoder(target, None, temperature=0.0).generate(PROMPT, 20))
     assert combine_observers(None) is None
     assert combine_observers(recorder) is recorder

@@ -44,11 +44,11 @@ def test_drafting_ends_at_the_drafts_limit_and_decoding_at_the_targets(target, s
 @pytest.mark.parametrize("name", ["static tree", "specexec"])
 def test_each_sequence_of_a_batch_ends_drafting_at_its_own_step(target, short, greedy_text, name):
     prompts = [PROMPT, [7] * 60, [3, 1] * 15, [2] * LIMIT, [5] * (LIMIT + 1)]
-    texts = [[] for _ in prompts]
+    outputs = [[] for _ in prompts]
     decoder = Decoder(target, *drafter_arguments(name, short), temperature=0.0)
     for number, tokens in decoder.generate_all(prompts, 40, batch_size=3):
-        texts[number] += tokens
-    assert texts == [greedy_text(target, prompt, 40) for prompt in prompts]
+        outputs[number] += tokens
+    assert outputs == [greedy_text(target, prompt, 40) for prompt in prompts]
 
 
 def test_the_next_sequence_is_drafted_again(target, short):

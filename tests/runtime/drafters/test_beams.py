@@ -56,8 +56,8 @@ class TestBeamSearch:
         def log_prob(text):
             return sum(table.log_probs_after(text[:index])[token] for index, token in enumerate(text))
 
-        texts = sorted(product(range(vocabulary), repeat=length), key=log_prob, reverse=True)
-        assert search([table], width, length) == [texts[:width]]
+        sequences = sorted(product(range(vocabulary), repeat=length), key=log_prob, reverse=True)
+        assert search([table], width, length) == [sequences[:width]]
 
     @pytest.mark.parametrize("coarse", [False, True])
     @pytest.mark.parametrize("seed", range(15))
@@ -119,8 +119,8 @@ def random_beams(seed):
     """Return different beams of few tokens, so that many share prefixes."""
     generator = np.random.default_rng(seed)
     vocabulary, length = int(generator.integers(2, 5)), int(generator.integers(1, 6))
-    texts = np.array(list(product(range(vocabulary), repeat=length)))
-    return [tuple(text) for text in generator.permutation(texts)[: generator.integers(1, 12)].tolist()]
+    sequences = np.array(list(product(range(vocabulary), repeat=length)))
+    return [tuple(text) for text in generator.permutation(sequences)[: generator.integers(1, 12)].tolist()]
 
 
 def is_prefix_tree(merged, beams):

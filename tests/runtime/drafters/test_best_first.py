@@ -205,17 +205,17 @@ class TestDrafting:
             assert max(fed[1:]) <= 5
 
     @pytest.mark.parametrize(
-        ("setting", "texts"),
+        ("setting", "count"),
         [
             (specexec(64, 16, 16, max_passes=8, least_log_prob=-6.0), 3),
             *slow([(specexec(2048, 32, 128, max_passes=24), 1)]),
         ],
         ids=lambda value: str(getattr(value, "budget", value)),
     )
-    def test_the_bundled_pair_takes_few_steps(self, bundled_pair, bundled_texts, setting, texts):
+    def test_the_bundled_pair_takes_few_steps(self, bundled_pair, bundled_outputs, setting, count):
         drafter = ExpandingDrafter(bundled_pair.draft, setting, capacity=1024)
         decoder = Decoder(bundled_pair.target, drafter, temperature=0.0, max_sequence_tokens=1024)
-        for prompt, text in bundled_texts[:texts]:
+        for prompt, text in bundled_outputs[:count]:
             steps = list(decoder.stream(prompt, 40))
             assert joined(steps) == text[:40]
             assert len(steps) < 20

@@ -27,11 +27,11 @@ def drafter_names(tmp_path_factory):
     return runpy.run_path(str(path))
 
 
-def test_the_drafter_keeps_the_bundled_targets_output(bundled_pair, bundled_texts, drafter_names):
+def test_the_drafter_keeps_the_bundled_targets_output(bundled_pair, bundled_outputs, drafter_names):
     repeat_drafter = drafter_names["RepeatDrafter"]
     decoder = Decoder(bundled_pair.target, repeat_drafter(4), temperature=0.0)
-    steps = [list(decoder.stream(prompt, 50)) for prompt, _ in bundled_texts[:2]]
-    assert [joined(text) for text in steps] == [text[:50] for _, text in bundled_texts[:2]]
+    steps = [list(decoder.stream(prompt, 50)) for prompt, _ in bundled_outputs[:2]]
+    assert [joined(text) for text in steps] == [text[:50] for _, text in bundled_outputs[:2]]
     assert sum(map(len, steps)) < 100
     with pytest.raises(InvalidValueError, match=r"length: expected at least 1. Got 0"):
         repeat_drafter(0)

@@ -143,10 +143,10 @@ class TestDecoding:
         assert [len(step) for step in steps] == [4] * 6
         assert joined(steps) == greedy_text(target, PROMPT, 24)
 
-    def test_the_bundled_pair_takes_few_steps(self, bundled_pair, bundled_texts):
+    def test_the_bundled_pair_takes_few_steps(self, bundled_pair, bundled_outputs):
         decoder = make_decoder(bundled_pair.target, bundled_pair.draft, dynamic(4, 4, 16), temperature=0.0)
-        steps = [list(decoder.stream(prompt, 50)) for prompt, _ in bundled_texts]
-        assert [joined(text) for text in steps] == [text[:50] for _, text in bundled_texts]
+        steps = [list(decoder.stream(prompt, 50)) for prompt, _ in bundled_outputs]
+        assert [joined(text) for text in steps] == [text[:50] for _, text in bundled_outputs]
         assert sum(map(len, steps)) < 150 / 2
 
 

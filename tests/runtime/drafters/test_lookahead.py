@@ -113,25 +113,25 @@ class TestTemperatureZero:
             assert all(1 <= len(step) <= setting[1] for step in steps)
 
     @staticmethod
-    def count_steps(pair, texts, *setting):
+    def count_steps(pair, outputs, *setting):
         decoder = Decoder(pair.target, LookaheadDrafter(*setting), temperature=0.0)
-        steps = [list(decoder.stream(prompt, 50)) for prompt, _ in texts]
-        assert [joined(text) for text in steps] == [text[:50] for _, text in texts]
+        steps = [list(decoder.stream(prompt, 50)) for prompt, _ in outputs]
+        assert [joined(text) for text in steps] == [text[:50] for _, text in outputs]
         return sum(map(len, steps))
 
     @pytest.mark.slow
-    def test_the_bundled_target_takes_few_steps(self, bundled_pair, bundled_texts):
-        assert self.count_steps(bundled_pair, bundled_texts, 8, 4, 8) < 150 / 2
-        assert self.count_steps(bundled_pair, bundled_texts, 1, 3, 1) < 150 / 1.2
+    def test_the_bundled_target_takes_few_steps(self, bundled_pair, bundled_outputs):
+        assert self.count_steps(bundled_pair, bundled_outputs, 8, 4, 8) < 150 / 2
+        assert self.count_steps(bundled_pair, bundled_outputs, 1, 3, 1) < 150 / 1.2
 
-    def test_the_window_alone_predicts_well(self, bundled_pair, bundled_texts, monkeypatch):
+    def test_the_window_alone_predicts_well(self, bundled_pair, bundled_outputs, monkeypatch):
         monkeypatch.setattr(NgramPool, "add_all", lambda _pool, _text: None)
-        assert self.count_steps(bundled_pair, bundled_texts[:1], 8, 4, 8) < 50 / 1.3
+        assert self.count_steps(bundled_pair, bundled_outputs[:1], 8, 4, 8) < 50 / 1.3
 
     @pytest.mark.slow
-    def test_a_window_that_attends_to_all_of_itself_predicts_worse(self, bundled_pair, bundled_texts, monkeypatch):
+    def test_a_window_that_attends_to_all_of_itself_predicts_worse(self, bundled_pair, bundled_outputs, monkeypatch):
         monkeypatch.setattr(NgramPool, "add_all", lambda _pool, _text: None)
-        steps = self.count_steps(bundled_pair, bundled_texts, 8, 4, 8)
+        steps = self.count_steps(bundled_pair, bundled_outputs, 8, 4, 8)
         side_mask = lookahead_module.side_mask
 
         def all_visible(setting, nodes, tokens):
@@ -139,7 +139,7 @@ class TestTemperatureZero:
             return mask | (np.arange(nodes + tokens) >= nodes), depth
 
         monkeypatch.setattr(lookahead_module, "side_mask", all_visible)
-        assert self.count_steps(bundled_pair, bundled_texts, 8, 4, 8) > 1.2 * steps
+        assert self.count_steps(bundled_pair, bundled_outputs, 8, 4, 8) > 1.2 * steps
 
     def test_a_tree_that_attends_to_the_window_changes_the_output(self, target, greedy_text, monkeypatch):
         def all_visible(tree, side):

@@ -111,31 +111,31 @@ class TestProposals:
 
 class TestBundled:
     @staticmethod
-    def count_steps(pair, texts, tree):
+    def count_steps(pair, outputs, tree):
         drafter = MedusaDrafter(load_medusa(bundle.MEDUSA, pair.target), tree)
         decoder = Decoder(pair.target, drafter, temperature=0.0)
-        steps = [list(decoder.stream(prompt, 60)) for prompt, _ in texts]
-        assert [joined(text) for text in steps] == [text for _, text in texts]
+        steps = [list(decoder.stream(prompt, 60)) for prompt, _ in outputs]
+        assert [joined(text) for text in steps] == [text for _, text in outputs]
         return sum(map(len, steps))
 
     @pytest.mark.parametrize("tree", [chain(1), level_widths([4, 6, 3, 1, 1])])
-    def test_output_is_plain_decodings_in_fewer_steps(self, bundled_pair, bundled_texts, tree):
-        assert self.count_steps(bundled_pair, bundled_texts, tree) < 180 / 1.4
+    def test_output_is_plain_decodings_in_fewer_steps(self, bundled_pair, bundled_outputs, tree):
+        assert self.count_steps(bundled_pair, bundled_outputs, tree) < 180 / 1.4
 
     @pytest.mark.source
-    def test_medusas_own_tree_of_64_nodes(self, bundled_pair, bundled_texts):
+    def test_medusas_own_tree_of_64_nodes(self, bundled_pair, bundled_outputs):
         if not CHOICES.is_file():
             pytest.skip("shared/data/choices is not there")
         tree = load(CHOICES, "mc_sim_7b_63")
         assert (tree.nodes, tree.max_depth, int(tree.rank.max())) == (64, 4, 9)
-        assert self.count_steps(bundled_pair, bundled_texts, tree) < 180 / 2.5
+        assert self.count_steps(bundled_pair, bundled_outputs, tree) < 180 / 2.5
 
     @pytest.mark.slow
-    def test_another_nodes_hidden_state_takes_more_steps(self, bundled_pair, bundled_texts, monkeypatch):
+    def test_another_nodes_hidden_state_takes_more_steps(self, bundled_pair, bundled_outputs, monkeypatch):
         tree = level_widths([4, 6, 3])
-        steps = self.count_steps(bundled_pair, bundled_texts, tree)
+        steps = self.count_steps(bundled_pair, bundled_outputs, tree)
         accept_states_of_the_root(monkeypatch)
-        assert self.count_steps(bundled_pair, bundled_texts, tree) > 1.2 * steps
+        assert self.count_steps(bundled_pair, bundled_outputs, tree) > 1.2 * steps
 
 
 class TestRefusals:

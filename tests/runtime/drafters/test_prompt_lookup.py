@@ -31,10 +31,10 @@ def draft_tokens(drafter):
     return proposal.tokens.tolist()
 
 
-texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
+sequences = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 
-@given(texts, st.lists(texts, max_size=6), st.integers(1, 4), st.integers(1, 6))
+@given(sequences, st.lists(sequences, max_size=6), st.integers(1, 4), st.integers(1, 6))
 def test_drafts_are_those_of_a_scan(prompt, steps, max_ngram, length):
     drafter, text = PromptLookupDrafter(max_ngram, length), list(prompt)
     begun(drafter, [9, *text])  # an earlier sequence must not matter
@@ -67,10 +67,10 @@ def test_the_number_of_look_ups_does_not_grow_with_the_sequence():
     assert count_look_ups(300) == count_look_ups(2) <= 6
 
 
-def test_the_bundled_target_takes_few_steps(bundled_pair, bundled_texts):
+def test_the_bundled_target_takes_few_steps(bundled_pair, bundled_outputs):
     decoder = Decoder(bundled_pair.target, PromptLookupDrafter(4, 4), temperature=0.0)
-    steps = [list(decoder.stream(prompt, 50)) for prompt, _ in bundled_texts]
-    assert [joined(text) for text in steps] == [text[:50] for _, text in bundled_texts]
+    steps = [list(decoder.stream(prompt, 50)) for prompt, _ in bundled_outputs]
+    assert [joined(text) for text in steps] == [text[:50] for _, text in bundled_outputs]
     assert sum(map(len, steps)) < 150 / 1.5
 
 

@@ -130,21 +130,21 @@ class StaleDrafter(RedrafterDrafter):
 
 class TestBundled:
     @staticmethod
-    def count_steps(pair, texts, width, length, kind=RedrafterDrafter):
+    def count_steps(pair, outputs, width, length, kind=RedrafterDrafter):
         drafter = kind(load_redrafter(bundle.REDRAFTER, pair.target), width, length)
         decoder = Decoder(pair.target, drafter, temperature=0.0)
-        steps = [list(decoder.stream(prompt, 60)) for prompt, _ in texts]
-        assert [joined(text) for text in steps] == [text for _, text in texts]
+        steps = [list(decoder.stream(prompt, 60)) for prompt, _ in outputs]
+        assert [joined(text) for text in steps] == [text for _, text in outputs]
         return sum(map(len, steps))
 
     @pytest.mark.parametrize(("width", "length", "least"), [(1, 3, 1.6), (8, 6, 2.2)])
-    def test_output_is_plain_decodings_in_fewer_steps(self, bundled_pair, bundled_texts, width, length, least):
-        assert self.count_steps(bundled_pair, bundled_texts, width, length) < 180 / least
+    def test_output_is_plain_decodings_in_fewer_steps(self, bundled_pair, bundled_outputs, width, length, least):
+        assert self.count_steps(bundled_pair, bundled_outputs, width, length) < 180 / least
 
     @pytest.mark.slow
-    def test_another_nodes_hidden_state_takes_more_steps(self, bundled_pair, bundled_texts):
-        stale = self.count_steps(bundled_pair, bundled_texts, 4, 4, StaleDrafter)
-        assert stale > 1.15 * self.count_steps(bundled_pair, bundled_texts, 4, 4)
+    def test_another_nodes_hidden_state_takes_more_steps(self, bundled_pair, bundled_outputs):
+        stale = self.count_steps(bundled_pair, bundled_outputs, 4, 4, StaleDrafter)
+        assert stale > 1.15 * self.count_steps(bundled_pair, bundled_outputs, 4, 4)
 
 
 class TestRefusals:

@@ -53,14 +53,14 @@ def test_output_stays_the_same_in_a_batch(target, draft, greedy_text, has_draft)
     decoder = Decoder(target, *arguments, temperature=0.0, max_nodes=ROOM)
     strategies = [TREE, lookup(), chain(0), lookup(4, 2), lookup(1, 5), chain(2)]
     cycle = itertools.cycle(strategies if has_draft else [lookup(), chain(0), lookup(4, 2)])
-    texts = [[] for _ in PROMPTS]
+    outputs = [[] for _ in PROMPTS]
     for number, output in enumerate(
         decoder.stream_all([GenerationRequest(each, 40) for each in PROMPTS], batch_size=3)
     ):
-        texts[output.request] += output.tokens
+        outputs[output.request] += output.tokens
         if number % 4 == 3:  # between the outputs of one step too
             switch(decoder, next(cycle))
-    assert texts == [greedy_text(target, prompt, 40) for prompt in PROMPTS]
+    assert outputs == [greedy_text(target, prompt, 40) for prompt in PROMPTS]
 
 
 def test_the_draft_model_reads_missed_tokens_once(target, monkeypatch):
@@ -156,11 +156,11 @@ def test_sampled_output_does_not_depend_on_the_batch():
     def decode(batch_size):
         decoder = Decoder(LARGE, SMALL, chain(2), temperature=1.0, max_nodes=5)
         decoder.change_drafter(lookup(2, 2))
-        texts = [[], [], []]
+        outputs = [[], [], []]
         prompts = [(0, 1, 0, 1, 0), (3,), (2, 2, 2)]  # nothing is drafted in the second at first
         for number, tokens in decoder.generate_all(prompts, 12, seeds=[5, 6, 7], batch_size=batch_size):
-            texts[number] += tokens
-        return texts
+            outputs[number] += tokens
+        return outputs
 
     assert decode(3) == decode(1)
 

@@ -72,7 +72,7 @@ def changing(monkeypatch):
     return AlwaysChanging(profile_of(MACHINE, POOR))
 
 
-def test_greedy_texts_equal_plain_decoding(target, target_folder, changing):
+def test_greedy_outputs_equal_plain_decoding(target, target_folder, changing):
     draft = perturbed_model(target_folder, 0.5, device=target.device)
     learner, observer = learn_and_adapt(draft, changing)
     decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=observer)
@@ -101,7 +101,7 @@ def toy(toy_folder):
 
 @pytest.fixture
 def p_value(toy, toy_folder, logits_after, chi_squared, changing):
-    """Return the function that decodes texts while weights and trees change, and returns the p-value of their beginnings."""
+    """Return the function that decodes outputs while weights and trees change, and returns the p-value of their beginnings."""
 
     def p_value(kind=Decoder):
         draft = perturbed_model(toy_folder, 1.0)
@@ -116,12 +116,12 @@ def p_value(toy, toy_folder, logits_after, chi_squared, changing):
         assert steps < FEW * LENGTH
         assert learner.stats.updates > 5
         joint = ToyDistribution(None, logits_after, None).joint(toy, START, SAMPLING)
-        return chi_squared(counts.sum((2, 3)), joint.sum((2, 3)))  # few cells, which few texts fill
+        return chi_squared(counts.sum((2, 3)), joint.sum((2, 3)))  # few cells, which few outputs fill
 
     return p_value
 
 
-def test_texts_follow_the_target_while_weights_and_trees_change(p_value):
+def test_outputs_follow_the_target_while_weights_and_trees_change(p_value):
     assert p_value() > 1e-3
 
 

@@ -1,4 +1,4 @@
-"""Updates equal those of transformers' model in torch, and texts stay the target's."""
+"""Updates equal those of transformers' model in torch, and outputs stay the target's."""
 
 import math
 import warnings
@@ -84,9 +84,9 @@ def test_two_updates_equal_torch_on_transformers_model(make_checkpoint, target, 
 def test_perturbed_draft_is_accepted_more_often(target, perturbed):
     prompts = [PROMPT] * 12
     fixed = list(Decoder(target, perturbed, chain(3), temperature=0.0).stream(PROMPT, 60))
-    texts, learner = decode(target, perturbed, chain(3), prompts, temperature=0.0)
-    assert [*map(joined, texts)] == [joined(fixed)] * 12
-    assert sum(map(len, texts[-2:])) < 0.8 * 2 * len(fixed)
+    outputs, learner = decode(target, perturbed, chain(3), prompts, temperature=0.0)
+    assert [*map(joined, outputs)] == [joined(fixed)] * 12
+    assert sum(map(len, outputs[-2:])) < 0.8 * 2 * len(fixed)
     assert learner.stats.updates > 3
 
 
@@ -142,10 +142,10 @@ def test_share_of_time_is_limited(target, perturbed, monkeypatch):
 def test_draft_learns_from_batches(target, perturbed):
     decoder, learner = learning_decoder(target, perturbed, chain(3), temperature=0.0)
     plain = Decoder(target, None, temperature=0.0)
-    texts = {number: [] for number in range(5)}
+    outputs = {number: [] for number in range(5)}
     for number, tokens in decoder.generate_all([PROMPT] * 5, 60, batch_size=2):
-        texts[number] += tokens
-    assert list(texts.values()) == [list(plain.generate(PROMPT, 60))] * 5
+        outputs[number] += tokens
+    assert list(outputs.values()) == [list(plain.generate(PROMPT, 60))] * 5
     assert learner.stats.updates > 1
 
 

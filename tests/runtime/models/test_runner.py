@@ -341,11 +341,11 @@ def plain_tokens(target):
 class TestDecoding:
     def test_sampled_text_is_the_same_in_eager_and_replayed(self, target, draft):
         options = {"rule": "sequoia", "temperature": 0.8, "seed": 4}
-        texts = [
+        outputs = [
             decode_with_changes(changing_decoder(target, draft, cuda_graphs=cuda_graphs, **options), 30, every=1)
             for cuda_graphs in (False, True)
         ]
-        assert texts[0] == texts[1]
+        assert outputs[0] == outputs[1]
 
     @pytest.mark.parametrize(
         "setting",

@@ -129,7 +129,7 @@ class TestDecoding:
         assert steps(limit_draft(padded, range(23), 23)) == steps(target)
 
     @pytest.mark.parametrize("ids", [range(19), [*range(3), *range(6, 19)]], ids=["cut", "with a gap"])
-    def test_greedy_texts_equal_plain_decoding_with_a_draft_that_lacks_tokens(self, target, cut, ids, greedy_text):
+    def test_greedy_outputs_equal_plain_decoding_with_a_draft_that_lacks_tokens(self, target, cut, ids, greedy_text):
         draft = limit_draft(cut, ids, 23)
         expected = greedy_text(target, PROMPT, 60)
         assert set(expected) - set(ids)  # the draft reads tokens that it cannot propose
@@ -140,10 +140,10 @@ class TestDecoding:
         ):
             decoder = Decoder(target, drafter, tree, temperature=0.0)
             assert joined(decoder.stream(PROMPT, 60)) == expected
-            texts = [[], [], []]
+            outputs = [[], [], []]
             for number, tokens in decoder.generate_all(prompts, 20, batch_size=3):
-                texts[number] += tokens
-            assert texts == [greedy_text(target, prompt, 20) for prompt in prompts]
+                outputs[number] += tokens
+            assert outputs == [greedy_text(target, prompt, 20) for prompt in prompts]
 
     def test_sampled_tokens_follow_the_target(self, target, cut, logits_after, chi_squared):
         """Detects an error of 0.08 in the probability of one token: 4 standard errors of 600 samples."""

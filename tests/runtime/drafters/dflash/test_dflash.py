@@ -96,12 +96,12 @@ class TestNetwork:
         assert torch.equal(logits_of(short, deep, TEXT), logits_of(head, deep, TEXT))
 
     def test_a_batch_has_the_logits_of_each_sequence_alone(self, deep, oracle, head):
-        texts = (TEXT, TEXT[:4], TEXT[:1])
+        sequences = (TEXT, TEXT[:4], TEXT[:1])
         caches = head.new_caches(len(TEXT), 3)
-        states = [deep.compute_states(torch.tensor(text[:-1]), head.requested_states) for text in texts[:2]]
+        states = [deep.compute_states(torch.tensor(text[:-1]), head.requested_states) for text in sequences[:2]]
         head.read([*states, zero_states(deep, head.requested_states, 0)], caches)
-        batch = head.draft([text[-1] for text in texts], caches)
-        for text, logits in zip(texts[:2], batch, strict=False):
+        batch = head.draft([text[-1] for text in sequences], caches)
+        for text, logits in zip(sequences[:2], batch, strict=False):
             torch.testing.assert_close(logits, logits_of(head, deep, text), atol=1e-9, rtol=1e-9)
         torch.testing.assert_close(batch[2], heads.oracle_logits(oracle, deep, TEXT[:1])[1:], atol=1e-5, rtol=1e-5)
 
