@@ -116,7 +116,7 @@ class Probe:
         self._config = config
         self._settings = settings
         self._checkpoint = checkpoint
-        self._texts: dict[tuple[int, int], dict[str, int]] = {}
+        self._outputs: dict[tuple[int, int], dict[str, int]] = {}
 
     def measure(self, tick: Callable[[], object] = lambda: None, *, budget_s: float | None = None) -> None:
         """Decode what the checkpoint lacks.  Raises EngineError; earlier samples stay in the checkpoint.
@@ -150,9 +150,9 @@ class Probe:
             for tokens, steps, decode_s, prompt_tokens, checksum, *accepted in [entry.values]
         ]
 
-    def texts(self, length: int, prompt: int) -> dict[str, int]:
+    def outputs(self, length: int, prompt: int) -> dict[str, int]:
         """Return the different completions of a prompt with a draft length, and their tokens."""
-        return self._texts.get((length, prompt), {})
+        return self._outputs.get((length, prompt), {})
 
     def measured(self) -> tuple[int, ...]:
         """Return the lengths with which every prompt was decoded at every batch size, in this run or earlier ones."""
@@ -264,7 +264,7 @@ class Probe:
             )
             if index >= stored:
                 self._checkpoint.append(_kind(length, batch_size), prompt, values)
-            self._texts.setdefault((length, prompt), {}).setdefault(completion.text, completion.tokens)
+            self._outputs.setdefault((length, prompt), {}).setdefault(completion.text, completion.tokens)
         if len(completions) == 1 and completions[0].prefill_s and completions[0].prefill_tokens:
             self._checkpoint.append(_prefill_kind(length), completions[0].prefill_tokens, (completions[0].prefill_s,))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from treeopt.profiler.bench.text_divergence import NEAR_TIE_ULPS
+from treeopt.profiler.bench.output_divergence import NEAR_TIE_ULPS
 from treeopt.records.results import Divergence
 from treeopt.runtime.models.model import LanguageModel, SequenceInput
 

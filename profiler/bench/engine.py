@@ -10,16 +10,16 @@ import numpy as np
 from treeopt.engines.clients.client import EngineClient, EngineConfig
 from treeopt.errors import EngineError, InfeasibleError
 from treeopt.planner import StepModel
-from treeopt.profiler.bench.text_divergence import (
-    Continuation,
+from treeopt.profiler.bench.output_divergence import (
     NextLogprobs,
+    Output,
     common_length,
     near_tie_nats,
-    text_divergence,
+    output_divergence,
 )
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.engine import EngineSample, Probe, ProbeSettings
-from treeopt.records.results import EngineBench, EngineRow, Losslessness, TextDivergence
+from treeopt.records.results import EngineBench, EngineRow, Losslessness, OutputDivergence
 from treeopt.trees import TokenTree, chain
 
 
@@ -111,16 +111,16 @@ def _predict(model: StepModel, length: int, predict: Callable[[TokenTree], float
 
 
 class _Pair(NamedTuple):
-    """A text that differs from plain decoding, and the most similar text of plain decoding."""
+    """An output that differs from plain decoding, and the most similar output of plain decoding."""
 
     prompt: int
-    plain: Continuation
-    other: Continuation
+    plain: Output
+    other: Output
 
 
 def _compare_outputs(
     probe: Probe, client: EngineClient, settings: ProbeSettings, tolerance_nats: float
-) -> tuple[dict[int, tuple[TextDivergence, ...]], str | None]:
+) -> tuple[dict[int, tuple[OutputDivergence, ...]], str | None]:
     """Return where outputs diverge from plain decoding, by draft length, and the reason if that could not be checked.
 
     If outputs differ, the engine is started again with plain decoding, for its log-probabilities.
@@ -146,10 +146,10 @@ def _divergences(
     settings: ProbeSettings,
     next_logprobs: NextLogprobs | None,
     tolerance_nats: float,
-) -> dict[int, tuple[TextDivergence, ...]]:
+) -> dict[int, tuple[OutputDivergence, ...]]:
     return {
         length: tuple(
-            text_divergence(
+            output_divergence(
                 pair.prompt, settings.prompts[pair.prompt], pair.plain, pair.other, next_logprobs, tolerance_nats
             )
             for pair in length_pairs
@@ -161,9 +161,9 @@ def _divergences(
 def _different_outputs(probe: Probe, length: int, prompts: int) -> Iterator[_Pair]:
     """Yield the outputs of a length that plain decoding lacks; for length 0, those that repeats change."""
     for prompt in range(prompts):
-        plain = [Continuation(*item) for item in probe.texts(0, prompt).items()]
+        plain = [Output(*item) for item in probe.outputs(0, prompt).items()]
         expected = plain if length else plain[:1]
-        for text, tokens in probe.texts(length, prompt).items():
-            if all(text != continuation.text for continuation in expected):
-                nearest = max(expected, key=lambda continuation: common_length(continuation.text, text))
-                yield _Pair(prompt, nearest, Continuation(text, tokens))
+        for text, tokens in probe.outputs(length, prompt).items():
+            if all(text != output.text for output in expected):
+                nearest = max(expected, key=lambda output: common_length(output.text, text))
+                yield _Pair(prompt, nearest, Output(text, tokens))

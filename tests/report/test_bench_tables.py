@@ -16,7 +16,7 @@ from treeopt.records.results import (
     EngineBench,
     EngineRow,
     NotRun,
-    TextDivergence,
+    OutputDivergence,
     TreePrediction,
 )
 from treeopt.report.batch_bench import batch_bench_table
@@ -203,7 +203,7 @@ class TestEngine:
         ("gap", "words"), [(0.0, "at exact ties,"), (0.0125, "at near-ties of at most 0.013 nats,")]
     )
     def test_warning_of_ties_contains_the_largest_gap(self, gap: float, words: str) -> None:
-        tie = TextDivergence(prompt=0, position=3, plain="a", other="b", gap=gap, at_least=False, verdict=NEAR_TIE)
+        tie = OutputDivergence(prompt=0, position=3, plain="a", other="b", gap=gap, at_least=False, verdict=NEAR_TIE)
         rows = (self.ROW, replace(self.ROW, length=3, identical=False, divergences=(tie,)))
         warning = losslessness_warning(EngineBench(engine="fake", version="1", rows=rows, gap_to_best=0.0))
         assert warning is not None

@@ -31,9 +31,9 @@ from treeopt.records.results import (
     Losslessness,
     MethodRow,
     NotRun,
+    OutputDivergence,
     Pace,
     PacedPrediction,
-    TextDivergence,
     TreeMeasurement,
     TreePrediction,
 )
@@ -179,7 +179,7 @@ ROW = MethodRow(
     pace=PACE,
 )
 METHODS = MethodsBench(rows=(ROW,), not_run=(NotRun(method="lookahead", temperature=0.0, reason="no room"),))
-DIVERGED = TextDivergence(prompt=1, position=5, plain="a", other="b", gap=3.5, at_least=True, verdict=FAULT)
+DIVERGED = OutputDivergence(prompt=1, position=5, plain="a", other="b", gap=3.5, at_least=True, verdict=FAULT)
 ENGINE = EngineBench(
     engine="llama-server",
     version="b1",

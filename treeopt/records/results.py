@@ -80,17 +80,17 @@ VERDICTS = (NEAR_TIE, FAULT, UNCHECKED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextDivergence:
-    """The first character where an engine's text differs from its plain decoding."""
+class OutputDivergence:
+    """The first character where an engine's output differs from its plain decoding."""
 
     prompt: int = field(metadata=in_file(least=0))
     """Number of the prompt."""
     position: int = field(metadata=in_file(least=0))
     """Equal characters after the prompt."""
     plain: str
-    """Continuation of plain decoding, shortened and printable."""
+    """What plain decoding generated from there, shortened and printable."""
     other: str
-    """Continuation of the other text."""
+    """What the engine generated instead."""
     gap: float | None
     """The largest log-probability minus the lower of the two tokens'; None if unknown."""
     at_least: bool
@@ -201,7 +201,7 @@ class EngineRow:
     """Relative difference between repeats of the same prompts."""
     identical: bool | None
     """Whether all outputs equal plain decoding; None above temperature 0."""
-    divergences: tuple[TextDivergence, ...] = ()
+    divergences: tuple[OutputDivergence, ...] = ()
     """From plain decoding; for plain decoding itself, between its repeats."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from treeopt.errors import EngineError, Warning
 from treeopt.records.engine import ChainLatency, lengths_around
-from treeopt.records.results import FAULT, NEAR_TIE, UNCHECKED, EngineBench, EngineRow, TextDivergence
+from treeopt.records.results import FAULT, NEAR_TIE, UNCHECKED, EngineBench, EngineRow, OutputDivergence
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, number_or_absent, percent
 
@@ -159,16 +159,16 @@ def losslessness_error(bench: EngineBench) -> EngineError | None:
     return None
 
 
-def _divergences(bench: EngineBench, verdict: str | None = None) -> list[TextDivergence]:
+def _divergences(bench: EngineBench, verdict: str | None = None) -> list[OutputDivergence]:
     """Return the divergences with a verdict, by default all."""
     return [divergence for row in bench.rows for divergence in row.divergences if verdict in (None, divergence.verdict)]
 
 
-def _outputs(divergences: Sequence[TextDivergence]) -> str:
+def _outputs(divergences: Sequence[OutputDivergence]) -> str:
     return counted(len(divergences), "output")
 
 
-def _largest_gap(divergences: Sequence[TextDivergence]) -> float:
+def _largest_gap(divergences: Sequence[OutputDivergence]) -> float:
     return max(divergence.gap or 0.0 for divergence in divergences)
 
 
@@ -189,7 +189,7 @@ def _divergence_row(row: EngineRow, prompts: int) -> tuple[str, ...]:
     )
 
 
-def _fault_line(row: EngineRow, divergence: TextDivergence) -> str:
+def _fault_line(row: EngineRow, divergence: OutputDivergence) -> str:
     position = (
         f"{counted(row.length, 'draft token')}, prompt {divergence.prompt}, after {divergence.position} characters"
     )

@@ -5,7 +5,7 @@ import torch
 
 from tests.support.bench import bench
 from treeopt.profiler.bench.divergence import divergence
-from treeopt.profiler.bench.text_divergence import NEAR_TIE_ULPS
+from treeopt.profiler.bench.output_divergence import NEAR_TIE_ULPS
 from treeopt.runtime import Decoder, Verdict, verify_greedy
 from treeopt.runtime.decoding.acceptance import GreedyAcceptance
 from treeopt.runtime.models.pair import load_pair

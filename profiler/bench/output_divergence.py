@@ -1,7 +1,7 @@
 """Where two greedy outputs of one engine diverge: at a near-tie, or because of a fault.
 
-Engines report texts and log-probabilities, no logits.  The diverging token is found token by token, starting at the last
-word that both texts have in common, because a text that is cut elsewhere may be tokenized differently.
+Engines report text and log-probabilities, no logits.  The diverging token is found token by token, starting at the last
+word that both outputs have in common, because text that is cut elsewhere may be tokenized differently.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from treeopt.engines.clients.client import UNREADABLE
 from treeopt.errors import printable
-from treeopt.records.results import FAULT, NEAR_TIE, UNCHECKED, TextDivergence
+from treeopt.records.results import FAULT, NEAR_TIE, UNCHECKED, OutputDivergence
 
 NEAR_TIE_ULPS = 4
 """The largest near-tie, in rounding steps of the larger logit in the model's dtype."""
@@ -22,21 +22,21 @@ MAX_BACK = 40
 """Characters before the divergence that are read again."""
 LAST_WORD = re.compile(r"\s*\S*\Z")
 SHOWN = 20
-"""Characters of each text in the result."""
+"""Characters of each output in the result."""
 
 NextLogprobs = Callable[[str], Mapping[str, float]]
 """Returns the likeliest next tokens after a text with their log-probabilities; raises EngineError."""
 
 
-class Continuation(NamedTuple):
-    """A continuation of a prompt."""
+class Output(NamedTuple):
+    """What an engine generated after a prompt."""
 
     text: str
     tokens: int
 
 
 class _Gap(NamedTuple):
-    """The log-probability of the likeliest token minus that of the other text's token."""
+    """The log-probability of the likeliest token minus that of the other output's token."""
 
     nats: float
     at_least: bool
@@ -52,15 +52,15 @@ def near_tie_nats(dtype: str | None) -> float:
     return NEAR_TIE_ULPS * ULP.get(dtype or "", ULP["float16"]) * LOGIT
 
 
-def text_divergence(
+def output_divergence(
     number: int,
     prompt: str,
-    plain: Continuation,
-    other: Continuation,
+    plain: Output,
+    other: Output,
     next_logprobs: NextLogprobs | None,
     tolerance_nats: float,
-) -> TextDivergence:
-    """Return where two different continuations of a prompt diverge, and why.
+) -> OutputDivergence:
+    """Return where two different outputs for a prompt diverge, and why.
 
     Args:
         number: of the prompt.
@@ -79,7 +79,7 @@ def text_divergence(
     elif next_logprobs is not None:
         gap = _smallest_gap(prompt, plain.text, other.text, next_logprobs, tolerance_nats)
         verdict = UNCHECKED if gap is None else _verdict(gap, tolerance_nats)
-    return TextDivergence(
+    return OutputDivergence(
         prompt=number,
         position=place,
         plain=printable(plain.text[place : place + SHOWN]),

@@ -1,10 +1,10 @@
-"""Near-ties and faults of texts, in a language of which every log-probability is known."""
+"""Near-ties and faults of outputs, in a language of which every log-probability is known."""
 
 import math
 
 import pytest
 
-from treeopt.profiler.bench.text_divergence import Continuation, near_tie_nats, text_divergence
+from treeopt.profiler.bench.output_divergence import Output, near_tie_nats, output_divergence
 from treeopt.records.results import FAULT, NEAR_TIE, UNCHECKED
 
 PROMPT = "once"
@@ -12,15 +12,15 @@ A_THEN = {"": {" a": 0.9}}
 
 
 def compare(after, plain, other, plain_tokens=9, other_tokens=9):
-    """Compare two texts; `after` has the distribution of the next token after the prompt and a text."""
+    """Compare two outputs; `after` has the distribution of the next token after the prompt and a text."""
 
     def next_logprobs(text):
         assert text.startswith(PROMPT)
         distribution = after.get(text.removeprefix(PROMPT), {"?": 1.0})
         return {token: math.log(probability) for token, probability in distribution.items()}
 
-    texts = Continuation(plain, plain_tokens), Continuation(other, other_tokens)
-    return text_divergence(7, PROMPT, *texts, next_logprobs if after is not None else None, 0.05)
+    outputs = Output(plain, plain_tokens), Output(other, other_tokens)
+    return output_divergence(7, PROMPT, *outputs, next_logprobs if after is not None else None, 0.05)
 
 
 @pytest.mark.parametrize(
