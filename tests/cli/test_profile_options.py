@@ -1,12 +1,9 @@
-"""`treeopt profile` with several conditions, time budgets, imported measurements, and kills at any moment."""
+"""`treeopt profile` with several conditions, time budgets and imported measurements."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from tests.cli.invented import call, refused, succeed
 from treeopt import Profile, bundled
 from treeopt.cli.options.profile import ProfileOptions
 
-LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")
 CURVES = ("--latency", "v.csv", "--draft-latency", "d.csv")
 IMPORTS = (*CURVES, "--acceptance", "a.json")
 
@@ -182,59 +178,3 @@ class TestBudget:
             (timing,) = [timing for count, timing in zip(table.tokens, table.timings, strict=True) if count == tokens]
             first = [values[0] for _, key, values in samples if key == tokens]
             assert timing.samples_s[: len(first)].tolist() == pytest.approx(first, rel=1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.process
-class TestKilled:
-    """A profile that is killed at any moment and resumed equals one that was not."""
-
-    def start(self, folder: Path, *options: str) -> "subprocess.Popen[bytes]":
-        quiet = "from treeopt.profiler.latency.load import CpuLoadReader; CpuLoadReader.read = lambda _: None"
-        code = f"{quiet}; from treeopt.cli.main import main; main()"
-        command = [sys.executable, "-c", code, "profile", "--temperature", "0,0.8", *LITTLE, *options]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-
-    def kill_at_lines(self, folder: Path, lines: int) -> list[str]:
-        """Start, kill once the checkpoint has `lines` lines, and return them."""
-        checkpoint = folder / "profile.yaml.partial"
-        process = self.start(folder)
-        until_s = time.monotonic() + 60
-        while not (checkpoint.exists() and checkpoint.read_bytes().count(b"\n") >= lines):
-            assert process.poll() is None, "it ended before it was killed"
-            assert time.monotonic() < until_s
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        return checkpoint.read_text().split("\n")[:-1]
-
-    def test_resumed_profile_equals_a_whole_one(self, tmp_path: Path) -> None:
-        whole, killed = tmp_path / "whole", tmp_path / "killed"
-        for folder in (whole, killed):
-            folder.mkdir()
-        assert self.start(whole).wait(60) == 0
-        lines = self.kill_at_lines(killed, 46)  # among the prompts
-        assert self.start(killed, "--resume").wait(60) == 0
-        assert not (killed / "profile.yaml.partial").exists()
-        parts = [(folder / "profile.yaml").read_bytes().partition(b"\nacceptance:")[2] for folder in (killed, whole)]
-        assert parts[0] == parts[1] != b""
-        resumed, plain = (Profile.load(folder / "profile.yaml") for folder in (killed, whole))
-        samples: dict[tuple[str, int], list[float]] = {}
-        for kind, key, values in map(json.loads, lines[1:]):
-            samples.setdefault((kind, key), []).extend(values)
-        compared = 0
-        for one, other in zip(resumed.latencies, plain.latencies, strict=True):
-            sampling = "sampled" if one.sampled else "greedy"
-            assert len(one.overhead.samples_s) == len(other.overhead.samples_s)
-            for name in ("verify", "draft"):
-                table = getattr(one, name)
-                assert table.tokens.tolist() == getattr(other, name).tokens.tolist() == [1, 2, 3, 4]
-                for tokens, timing in zip(table.tokens.tolist(), table.timings, strict=True):
-                    assert len(timing.samples_s) == 2
-                    before = samples.get((f"{name} 16x1 {sampling}", tokens), [])
-                    assert timing.samples_s[: len(before)].tolist() == pytest.approx(before, rel=1e-5)
-                    compared += len(before)
-        assert compared == 2 * 2 * 4 * 2  # the kill came after all passes
