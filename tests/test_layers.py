@@ -239,20 +239,11 @@ def test_no_import_cycles():
     assert cycles(reached(sources)) == []
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "from treeopt.records.profile import Profile",
-        "from treeopt.records import profile",
-        "def f():\n    import treeopt.records.profile",
-        "if TYPE_CHECKING:\n    from treeopt.records.profile import Profile",
-    ],
-)
-def test_import_cycles_are_detected(source):
+def test_import_cycles_are_detected():
     """Negative control with a cycle of three modules; a module that only imports them is not on it."""
     sources = {
         "treeopt.records": "",
-        "treeopt.records.acceptance": source,
+        "treeopt.records.acceptance": "from treeopt.records import profile",
         "treeopt.records.accepted_ranks": "from treeopt.records.acceptance import AcceptanceTable",
         "treeopt.records.profile": "import numpy\nfrom treeopt.records.accepted_ranks import AcceptedRanks",
         "treeopt.cli.run": "from treeopt.records.profile import Profile",
@@ -276,24 +267,6 @@ def test_every_folder_is_checked():
     }
     assert expected <= names
     assert len(names) == len(modules())
-
-
-@pytest.mark.parametrize(
-    ("module", "source"),
-    [
-        ("treeopt.trees.token_tree", "import numpy as np\nfrom treeopt.errors import TreeoptError"),
-        ("treeopt.trees.figure", "def draw():\n    import matplotlib.pyplot as plt"),
-        ("treeopt.trees.figure", "if TYPE_CHECKING:\n    from matplotlib.figure import Figure"),
-        ("treeopt.trees.formats.growmap", "def write():\n    import torch"),
-        ("treeopt.records.profile", "from treeopt.records import latency"),
-        ("treeopt.solver.kernels", "from numba import njit"),
-        ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
-        ("treeopt.cli.main", "import click\nfrom treeopt import planner, profiler, solver"),
-        ("treeopt.trees.tree", "if TYPE_CHECKING:\n    from treeopt.planner import Plan"),
-    ],
-)
-def test_allowed_imports_pass(module, source):
-    assert faults(module, source) == []
 
 
 @pytest.mark.parametrize(
