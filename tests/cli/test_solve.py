@@ -24,7 +24,6 @@ from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
 from treeopt.report.plan_text import conclusions
 from treeopt.report.plan_warnings import plan_warnings
-from treeopt.report.text import percent_floor
 from treeopt.solver import solve
 from treeopt.trees import load, load_file
 
@@ -124,10 +123,6 @@ class TestConfidence:
         confidence = Confidence(probability=probability, if_exact={"draft": 1.0})
         monkeypatch.setattr(Plan, "confidence", confidence)
         assert len(plan_warnings(plan(invented(), 8))) == warnings
-
-    def test_probabilities_are_never_rounded_up(self) -> None:
-        probabilities = {0.0: "0 %", 0.29: "29 %", 0.8999: "89 %", 0.99: "99 %", 0.9901: "more than 99 %"}
-        assert {probability: percent_floor(probability) for probability in probabilities} == probabilities
 
 
 class TestSmoothing:

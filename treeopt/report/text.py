@@ -99,8 +99,8 @@ def rule_name(rule: str, *, lossy: bool) -> str:
 def percent_floor(probability: float) -> str:
     """Return an estimated probability in whole percent, never rounded up.
 
-    >>> percent_floor(0.899), percent_floor(1.0)
-    ('89 %', 'more than 99 %')
+    >>> percent_floor(0.29), percent_floor(0.899), percent_floor(1.0)
+    ('29 %', '89 %', 'more than 99 %')
     """
     return "more than 99 %" if probability > 0.99 else f"{math.floor(100 * probability + 1e-9)} %"
 
