@@ -18,6 +18,7 @@ from treeopt.profiler.acceptance.heads import BlockMarginals
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.trees import TokenTree, chain, k_ary
+from treeopt.trees.layout import rank_paths
 
 COUNTED = BUDGETS[-3]
 """Tokens of the trees in which top tokens are counted."""
@@ -62,14 +63,6 @@ def measured_reach(tree: TokenTree, sequences: Sequence[BlockMarginals]) -> Floa
                 active = active[(rank >= 0) & (rank < tree.child_counts[node[active]])]
                 node[active] = tree.first_child[node[active]] + ranks[active, depth]
     return hits / roots
-
-
-def rank_paths(tree: TokenTree) -> list[tuple[int, ...]]:
-    """Return the ranks along the path of each node."""
-    paths: list[tuple[int, ...]] = [()]
-    for parent, rank in zip(tree.parents[1:].tolist(), tree.rank[1:].tolist(), strict=True):
-        paths.append((*paths[parent], rank))
-    return paths
 
 
 def table_errors(sequences: Sequence[BlockMarginals]) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from tests.scripts import ROOT, script
 from treeopt.profiler.acceptance.heads import BlockMarginals
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.trees import TokenTree, k_ary, level_widths
+from treeopt.trees import TokenTree, level_widths
 
 script = script(ROOT / "benchmarks" / "block_tables.py")
 
@@ -16,7 +16,6 @@ def test_reach_is_counted_over_all_roots():
     ranks = np.array([[0, 0], [1, 0], [0, 3], [-1, 0], [0, 0], [0, 0]])  # the last two roots end within a block
     reach = script.measured_reach(tree, [BlockMarginals(np.zeros((6, 2, 4)), ranks)])
     assert reach.tolist() == [1.0, 0.5, 0.25, 0.25]
-    assert script.rank_paths(k_ary(2, 2)) == [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_average_over_parents_keeps_the_reach_of_whole_levels():
