@@ -1,4 +1,4 @@
-"""Imports scripts as Python runs them, with their folder first in the path."""
+"""Sources of the repository, and scripts imported as Python runs them, with their folder first in the path."""
 
 import importlib
 import importlib.util
@@ -8,11 +8,23 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("benchmarks", "tools", "examples")
+PACKAGES = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.profiler", "cli": "treeopt.cli"}
 
 
 def scripts() -> list[Path]:
     """Return the paths of all scripts."""
     return sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+
+
+def modules() -> dict[str, Path]:
+    """Return the path of every module by its dotted name; symbolic links are not followed."""
+    paths = {}
+    for folder, package in PACKAGES.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inner = path.relative_to(ROOT / folder).with_suffix("")
+            if not any((ROOT / folder / above).is_symlink() for above in inner.parents if above.name):
+                paths[".".join((package, *inner.parts)).removesuffix(".__init__")] = path
+    return paths
 
 
 def together(folder: str, *names: str) -> tuple[ModuleType, ...]:

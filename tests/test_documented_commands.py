@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from tests.scripts import ROOT
-from tests.test_mentions import SCRIPTS, pages
+from tests.scripts import FOLDERS, ROOT
+from tests.test_mentions import pages
 from treeopt.cli.main import main
 from treeopt.cli.options.pair import pair_options
 
@@ -66,7 +66,7 @@ def faults(page: Path, program: str, rest: str) -> list[str]:
     location, name = f"{page.relative_to(ROOT)}: {program} {rest}", rest.split()[0]
     if program == "treeopt" and re.fullmatch("[a-z]+", name):
         flags = options_of(rest)
-    elif name.startswith(SCRIPTS) and "NAME" not in name:
+    elif name.startswith(FOLDERS) and "NAME" not in name:
         flags = script_options(ROOT / name) if (ROOT / name).is_file() else None
     else:
         return []

@@ -6,13 +6,12 @@ A new module fails here until the table assigns it to a package.
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.scripts import modules
+
 pytestmark = pytest.mark.source
-ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.profiler", "cli": "treeopt.cli"}
 
 BASE = {
     "treeopt.version",
@@ -185,25 +184,13 @@ def inner_fault(package: str, name: str) -> str | None:
 def test_no_imports_by_computed_names():
     """Computed names cannot be resolved here, so only the lazy public API may use one."""
     computed = re.compile(r"import_module\(f?.treeopt\.(?!cli\.)")
-    computing = [module for module, path in modules() if computed.search(path.read_text("utf-8"))]
-    assert computing == ["treeopt.trees"]
-
-
-def modules() -> list[tuple[str, Path]]:
-    """Return the name and path of every module once; symbolic links are not followed."""
-    found = []
-    for folder, package in FOLDERS.items():
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            above = [ROOT / folder / Path(*parts[:length]) for length in range(1, len(parts))]
-            copied = folder == "treeopt" and parts[0] in FOLDERS
-            if not copied and not any(part.is_symlink() for part in above):
-                found.append((".".join([package, *(part for part in parts if part != "__init__")]), path))
-    return [(name, path) for name, path in found if name != "treeopt"]
+    computing = [module for module, path in modules().items() if computed.search(path.read_text("utf-8"))]
+    assert computing == ["treeopt", "treeopt.trees"]
 
 
 def test_imports_go_down():
-    assert [fault for module, path in modules() for fault in faults(module, path.read_text("utf-8"))] == []
+    sources = {module: path.read_text("utf-8") for module, path in modules().items() if module != "treeopt"}
+    assert [fault for module, source in sources.items() for fault in faults(module, source)] == []
 
 
 def reached(sources: dict[str, str]) -> dict[str, set[str]]:
@@ -234,8 +221,7 @@ def cycles(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_no_import_cycles():
-    sources = {module: path.read_text("utf-8") for module, path in modules()}
-    sources["treeopt"] = (ROOT / "treeopt/__init__.py").read_text("utf-8")
+    sources = {module: path.read_text("utf-8") for module, path in modules().items()}
     assert cycles(reached(sources)) == []
 
 
@@ -256,7 +242,6 @@ def test_import_cycles_are_detected():
 
 
 def test_every_folder_is_checked():
-    names = {name for name, _ in modules()}
     expected = {
         "treeopt.errors",
         "treeopt.files",
@@ -265,8 +250,7 @@ def test_every_folder_is_checked():
         "treeopt.cli",
         "treeopt.profiler",
     }
-    assert expected <= names
-    assert len(names) == len(modules())
+    assert expected <= set(modules())
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.scripts import FOLDERS, ROOT, modules, scripts
+
 pytestmark = pytest.mark.source
-ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.profiler", "cli": "treeopt.cli"}
-SCRIPTS = ("benchmarks", "tools", "examples")
 DOTTED = re.compile(r"(?<![\w./-])treeopt(?:\.[A-Za-z_]\w*)+")
 PATH = re.compile(r"(?<![\w./-])(?:benchmarks|cli|docs|examples|profiler|tests|tools|trees|treeopt)/[\w./*-]*\w")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -25,21 +24,9 @@ OTHERS = {"tools/server/README.md"}
 
 
 def pages() -> list[Path]:
-    folders = [ROOT / "docs", ROOT / "treeopt", *(ROOT / folder for folder in SCRIPTS)]
+    folders = [ROOT / "docs", ROOT / "treeopt", *(ROOT / folder for folder in FOLDERS)]
     top = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
     return [*top, *(page for folder in folders for page in folder.rglob("*.md"))]
-
-
-def sources() -> dict[str, Path]:
-    """Return the path of every module by its dotted name; links are not followed."""
-    modules = {}
-    for folder, package in FOLDERS.items():
-        for path in (ROOT / folder).rglob("*.py"):
-            inner = path.relative_to(ROOT / folder).with_suffix("")
-            if not any((ROOT / folder / above).is_symlink() for above in inner.parents if above.name):
-                name = ".".join((package, *inner.parts)).removesuffix(".__init__")
-                modules[name] = path
-    return modules
 
 
 @cache
@@ -94,8 +81,7 @@ def anchor(heading: str) -> str:
 
 def texts() -> Iterator[tuple[Path, str]]:
     """Yield every page and every source with its text."""
-    scripts = [path for folder in SCRIPTS for path in (ROOT / folder).glob("*.py")]
-    for path in (*pages(), *sources().values(), *scripts):
+    for path in (*pages(), *modules().values(), *scripts()):
         yield path, path.read_text("utf-8")
 
 
@@ -123,8 +109,8 @@ def leads_to(path: Path, part: str) -> bool:
 
 
 def test_every_mentioned_name_exists():
-    modules = sources()
-    assert [fault for path, text in texts() for fault in faults(path, text, modules)] == []
+    known = modules()
+    assert [fault for path, text in texts() for fault in faults(path, text, known)] == []
 
 
 def test_every_link_resolves():
@@ -134,7 +120,7 @@ def test_every_link_resolves():
 def test_missing_names_and_links_are_detected():
     """Negative control."""
     text = "`treeopt.solver.no_such`, treeopt.plan, treeopt.trees.TokenTree.parents, tools/make_prompts.py, cli/*.py"
-    assert list(faults(ROOT / "README.md", text, sources())) == [
+    assert list(faults(ROOT / "README.md", text, modules())) == [
         "README.md: treeopt.solver.no_such",
         "README.md: tools/make_prompts.py",
     ]
