@@ -12,24 +12,28 @@ from treeopt.planner.subsets import check_new_tokens, for_sequences, left_out_dr
 from treeopt.records.profile import Profile
 
 
-def select_category(profile: Profile, category: str | None) -> Profile:
-    """Return the profile of one category of prompts, or the whole profile for None; warns of drafters that are left out.
+def select_category(profile: Profile, category: str | None, new_tokens: int | None = None) -> Profile:
+    """Return the profile of the first `new_tokens` tokens of the sequences of one category; None stands for all.
 
-    Raises InvalidValueError for an unknown category, InfeasibleError for one with too few measurements.
+    Warns of drafters that are left out. Raises InvalidValueError for an unknown category, InfeasibleError for one with too
+    few measurements.
     """
-    return _select(profile, category, None)
+    selected = for_sequences(profile, category=category, new_tokens=new_tokens)
+    if category is not None and (missing := left_out_drafters(profile, selected)):
+        warn(left_out_warning({drafter: [category] for drafter in missing}))
+    return selected
 
 
 def select_sequences(
     profile: Profile, request: PlanRequest, *, category: str | None, new_tokens: int | None, drafter: str | None
 ) -> Profile:
-    """Return the profile of the first `new_tokens` tokens of the sequences of one category; None stands for all.
+    """Select a category and a length as `select_category` does, after checks that the length was measured.
 
     Raises click.UsageError for a length if drafters other than the draft model are compared, InfeasibleError for a length
     without measurements, and as `select_category` does.
     """
     if new_tokens is None:
-        return _select(profile, category, None)
+        return select_category(profile, category)
     if not profile.has_draft_model:
         raise click.UsageError(
             "--new-tokens: expected a profile of a draft model. Of other drafters only whole sequences were measured: leave "
@@ -42,14 +46,7 @@ def select_sequences(
         )
     if (warning := check_new_tokens(profile, request, new_tokens)) is not None:
         warn(warning)
-    return _select(profile, category, new_tokens)
-
-
-def _select(profile: Profile, category: str | None, new_tokens: int | None) -> Profile:
-    selected = for_sequences(profile, category=category, new_tokens=new_tokens)
-    if category is not None and (missing := left_out_drafters(profile, selected)):
-        warn(left_out_warning({drafter: [category] for drafter in missing}))
-    return selected
+    return select_category(profile, category, new_tokens)
 
 
 def plan_profile(profile: Profile, request: PlanRequest, drafter: str | None = None) -> ProfilePlan:
