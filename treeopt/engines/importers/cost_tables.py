@@ -42,10 +42,6 @@ class _Probes:
         return cls(field=counts_field, counts=counts, values=[value * unit for value in values])
 
 
-def is_sampled_costs(file: ForeignFile) -> bool:
-    return isinstance(file.json, dict) and "sample_batch_tokens" in file.json
-
-
 def read_sampled_costs(file: ForeignFile) -> Measurements:
     """Return the curve of `sample_steps_per_sec`, taken as that of batch size 1."""
     fields = Fields(file.path, file.json)
@@ -56,10 +52,6 @@ def read_sampled_costs(file: ForeignFile) -> Measurements:
         step_s = 1 / np.array(probes.values)
     latency = _build_latency(file, SGLANG_KIND, 1, probes.counts, step_s.tolist(), probes.field)
     return Measurements(latencies=(latency,))
-
-
-def is_additive_costs(file: ForeignFile) -> bool:
-    return isinstance(file.json, dict) and "bias_seconds" in file.json
 
 
 def read_additive_costs(file: ForeignFile) -> Measurements:
@@ -73,10 +65,6 @@ def read_additive_costs(file: ForeignFile) -> Measurements:
         passes=_Probes.read(fields, "m_probes", "theta_seconds"),
     )
     return Measurements(latencies=latencies)
-
-
-def is_tensorrt_costs(file: ForeignFile) -> bool:
-    return isinstance(file.json, dict) and "token_counts" in file.json
 
 
 def read_tensorrt_costs(file: ForeignFile) -> Measurements:
@@ -150,7 +138,7 @@ SGLANG_SAMPLED = Importer(
     title="SGLang's cost table of steps per second",
     contains=(TIMES,),
     needs="sample_batch_tokens and sample_steps_per_sec",
-    matches=is_sampled_costs,
+    matches=lambda file: file.has_key("sample_batch_tokens"),
     read=read_sampled_costs,
 )
 SGLANG_ADDITIVE = Importer(
@@ -158,7 +146,7 @@ SGLANG_ADDITIVE = Importer(
     title="SGLang's additive cost table",
     contains=(TIMES,),
     needs="bias_seconds, bs_probes, alpha_seconds, m_probes and theta_seconds",
-    matches=is_additive_costs,
+    matches=lambda file: file.has_key("bias_seconds"),
     read=read_additive_costs,
 )
 TENSORRT_LLM = Importer(
@@ -166,6 +154,6 @@ TENSORRT_LLM = Importer(
     title="TensorRT-LLM's cost table",
     contains=(TIMES,),
     needs="token_counts, step_time_ms, fixed_overhead_ms, batch_sizes and batch_overhead_ms",
-    matches=is_tensorrt_costs,
+    matches=lambda file: file.has_key("token_counts"),
     read=read_tensorrt_costs,
 )

@@ -130,6 +130,10 @@ class ForeignFile:
         except FormatError:
             return False
 
+    def has_key(self, *names: str) -> bool:
+        """Return whether the file is one JSON object with at least one of the keys."""
+        return isinstance(self.json, dict) and not self.json.keys().isdisjoint(names)
+
     @cached_property
     def objects(self) -> list[JsonObject]:
         """The JSON objects: of JSON Lines, of a list of objects, or the single one; empty for anything else.

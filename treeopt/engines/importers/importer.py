@@ -96,7 +96,7 @@ class Importer:
 
     name: str
     title: str
-    contains: tuple[str, ...]
+    contains: tuple[str, ...] = (ACCEPTANCE,)
     """Of `ACCEPTANCE`, `TIMES`, `DRAFT_TIMES` and `SWEEP`; empty for a kind that is always refused with advice."""
     needs: str
     """What such a file must contain, in words."""

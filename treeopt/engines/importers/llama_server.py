@@ -89,10 +89,6 @@ class _Request:
         return round(self.accepted / (self.mean_tokens - 1))
 
 
-def is_log(file: ForeignFile) -> bool:
-    return any(mark.search(file.log) for mark in (_STATISTICS_MARK, _REQUEST_MARK))
-
-
 def read_log(file: ForeignFile) -> Measurements:
     """Return the acceptance, and the seconds per drafted token of the method that drafted most.
 
@@ -216,6 +212,6 @@ LOG = Importer(
     title="llama-server's log",
     contains=(ACCEPTANCE, DRAFT_TIMES),
     needs="lines with draft acceptance, or with statistics of drafts (-lv 4), which have seconds of drafting too",
-    matches=is_log,
+    matches=lambda file: any(mark.search(file.log) for mark in (_STATISTICS_MARK, _REQUEST_MARK)),
     read=read_log,
 )

@@ -26,7 +26,7 @@ from treeopt.engines.importers.acceptance_tables import (
     table_from_rates,
 )
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
-from treeopt.engines.importers.importer import ACCEPTANCE, ImportedAcceptance, Importer, Measurements
+from treeopt.engines.importers.importer import ImportedAcceptance, Importer, Measurements
 from treeopt.files.fields import Fields
 
 BENCH_HISTOGRAM, BENCH_MEAN, BENCH_JOINT = "Acceptance_Length_Histogram", "Average_AL", "Joint_Acceptance_Rate"
@@ -41,10 +41,6 @@ RATE_ROUNDING = 2e-3
 """Three decimals, in products."""
 MEAN_ROUNDING = 0.02
 """What Model-Optimizer itself allows between the mean and the rates; the vectors are truncated where it is more."""
-
-
-def is_bench(file: ForeignFile) -> bool:
-    return isinstance(file.json, dict) and BENCH_HISTOGRAM in file.json
 
 
 def read_bench(file: ForeignFile) -> Measurements:
@@ -84,10 +80,6 @@ def _survival(steps: Mapping[int, int], depth: int) -> list[float]:
 def _pool(fields: Fields, field: str, steps: Mapping[int, int], depth: int, kind: str) -> ImportedAcceptance:
     counts = StepCounts.from_lengths(steps, depth)
     return fields.build(field, pool_steps, [counts], kind, positions=sum(steps.values()), one_sequence=False)
-
-
-def is_speculation_profile(file: ForeignFile) -> bool:
-    return isinstance(file.json, dict) and bool(file.json.keys() & {CONDITIONAL, MARGINAL, HISTOGRAM})
 
 
 def read_speculation_profile(file: ForeignFile) -> Measurements:
@@ -164,16 +156,14 @@ def _build_acceptance(
 SPECDEC_BENCH = Importer(
     name="specdec-bench",
     title="acceptance_rate.json of Model-Optimizer's specdec_bench",
-    contains=(ACCEPTANCE,),
     needs="Acceptance_Length_Histogram",
-    matches=is_bench,
+    matches=lambda file: file.has_key(BENCH_HISTOGRAM),
     read=read_bench,
 )
 SPECULATION_PROFILE = Importer(
     name="speculation-profile",
     title="speculation_profile.json of Model-Optimizer",
-    contains=(ACCEPTANCE,),
     needs="schema 1.0",
-    matches=is_speculation_profile,
+    matches=lambda file: file.has_key(CONDITIONAL, MARGINAL, HISTOGRAM),
     read=read_speculation_profile,
 )

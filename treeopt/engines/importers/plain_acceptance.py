@@ -12,7 +12,7 @@ from treeopt.engines.importers.acceptance_tables import (
     table_from_rates,
 )
 from treeopt.engines.importers.foreign_file import ForeignFile
-from treeopt.engines.importers.importer import ACCEPTANCE, ImportedAcceptance, Importer, Measurements
+from treeopt.engines.importers.importer import ImportedAcceptance, Importer, Measurements
 from treeopt.files.fields import Fields
 from treeopt.files.torch_pickle import LEGACY_START, inspect_torch_file
 from treeopt.records.acceptance import AcceptanceTable
@@ -138,7 +138,6 @@ def _load_vector(file: ForeignFile) -> list[float]:
 PLAIN = Importer(
     name="acceptance",
     title="rates, counts or a table (JSON)",
-    contains=(ACCEPTANCE,),
     needs="a list of rates per position, or an object with conditional, p, synthetic_acceptance_rates, or num_drafts "
     "and accepted_per_pos",
     matches=is_plain,
@@ -147,7 +146,6 @@ PLAIN = Importer(
 TORCH_VECTOR = Importer(
     name="acceptance-vector",
     title="Sequoia's acceptance vector (torch file)",
-    contains=(ACCEPTANCE,),
     needs="one row of numbers: acceptance by rank, the same at every depth",
     matches=is_torch_vector,
     read=read_torch_vector,

@@ -12,7 +12,7 @@ from treeopt.engines.importers.acceptance_tables import (
     table_from_counts,
 )
 from treeopt.engines.importers.foreign_file import ForeignFile
-from treeopt.engines.importers.importer import ACCEPTANCE, ImportedAcceptance, Importer, Measurements
+from treeopt.engines.importers.importer import ImportedAcceptance, Importer, Measurements
 from treeopt.engines.prometheus import (
     ACCEPTED,
     DRAFTED,
@@ -32,10 +32,6 @@ AT_ONCE = 1e-3
 
 _Values = dict[tuple[str, int | None], float]
 """Values of one engine by counter and position."""
-
-
-def is_metrics(file: ForeignFile) -> bool:
-    return (file.is_json and is_api_response(file.json)) or MARK.search(file.text) is not None
 
 
 def read_metrics(file: ForeignFile) -> Measurements:
@@ -137,9 +133,8 @@ def _check_totals(file: ForeignFile, program: str, values: _Values, accepted_in_
 METRICS = Importer(
     name="metrics",
     title="/metrics of vLLM or llama.cpp, or a response of Prometheus' /api/v1/query",
-    contains=(ACCEPTANCE,),
     needs="spec_decode_num_drafts and spec_decode_num_accepted_tokens_per_pos, of one moment and one model; from totals "
     "alone a mean",
-    matches=is_metrics,
+    matches=lambda file: (file.is_json and is_api_response(file.json)) or bool(MARK.search(file.text)),
     read=read_metrics,
 )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, acceptance_from_mean, pool_steps
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
-from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, Importer, Measurements
+from treeopt.engines.importers.importer import SWEEP, Importer, Measurements
 from treeopt.engines.importers.sweep import LENGTH, ROOTED
 from treeopt.engines.importers.table_rows import flatten_settings
 from treeopt.engines.prometheus import SampleError, read_samples
@@ -39,10 +39,6 @@ _LOG_LENGTH, _LOG_TOP_K = (
 BEST_PATHS = "of a tree's best paths"
 MEAN_GAUGE, RATE_GAUGE, LENGTH_GAUGE = "sglang:spec_accept_length", "sglang:spec_accept_rate", "sglang:spec_num_steps"
 _GAUGES = re.compile(rf"^[ \t]{{0,9}}(?:{MEAN_GAUGE}|{RATE_GAUGE}|{LENGTH_GAUGE})[ \t{{]", re.MULTILINE)
-
-
-def is_responses(file: ForeignFile) -> bool:
-    return any(_find_metas(response) for response in file.objects)
 
 
 def read_responses(file: ForeignFile) -> Measurements:
@@ -112,10 +108,6 @@ class _Mean(NamedTuple):
     rate: str
 
 
-def is_log(file: ForeignFile) -> bool:
-    return LOG_MARK in file.log
-
-
 def read_log(file: ForeignFile) -> Measurements:
     """Return the mean acceptance of all lines, weighted by their running requests."""
     lines = [_Mean(int(requests), tokens, rate) for requests, tokens, rate in _LOG_LINE.findall(file.log)]
@@ -128,10 +120,6 @@ def read_log(file: ForeignFile) -> Measurements:
     top_k = set(map(int, _LOG_TOP_K.findall(file.log)))
     trees = "" if top_k == {1} else f"; {BEST_PATHS}{' if it drafted trees' * (not top_k)}"
     return Measurements(acceptance=acceptance_from_mean(tokens, length, f"SGLang log{trees}"))
-
-
-def is_metrics(file: ForeignFile) -> bool:
-    return _GAUGES.search(file.text) is not None
 
 
 def read_metrics(file: ForeignFile) -> Measurements:
@@ -227,25 +215,22 @@ def refuse_mean_only(file: ForeignFile) -> Measurements:
 LOG = Importer(
     name="sglang-log",
     title="SGLang's log",
-    contains=(ACCEPTANCE,),
     needs="lines with accept len, and accept rate or server_args; all positions count as equal",
-    matches=is_log,
+    matches=lambda file: LOG_MARK in file.log,
     read=read_log,
 )
 METRICS = Importer(
     name="sglang-metrics",
     title="/metrics of SGLang",
-    contains=(ACCEPTANCE,),
     needs="spec_accept_length and spec_accept_rate; all positions count as equal",
-    matches=is_metrics,
+    matches=lambda file: _GAUGES.search(file.text) is not None,
     read=read_metrics,
 )
 RESPONSES = Importer(
     name="sglang-responses",
     title="responses of SGLang (JSON Lines)",
-    contains=(ACCEPTANCE,),
     needs="meta_info with spec_accept_histogram",
-    matches=is_responses,
+    matches=lambda file: any(_find_metas(response) for response in file.objects),
     read=read_responses,
 )
 MEAN_ONLY = Importer(

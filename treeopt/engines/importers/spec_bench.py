@@ -15,14 +15,10 @@ from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import StepCounts, pool_steps
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile
-from treeopt.engines.importers.importer import ACCEPTANCE, Importer, Measurements
+from treeopt.engines.importers.importer import Importer, Measurements
 from treeopt.files.fields import Fields
 
 MAX_S = 1e9
-
-
-def is_answers(file: ForeignFile) -> bool:
-    return any(_is_answer(answer.content) for answer in file.objects)
 
 
 def _is_answer(content: Mapping[str, Any]) -> bool:
@@ -94,8 +90,7 @@ def _check_tokens(choice: Fields, lengths: Sequence[int]) -> None:
 ANSWERS = Importer(
     name="spec-bench",
     title="answers of Spec-Bench (JSON Lines)",
-    contains=(ACCEPTANCE,),
     needs="accept_lengths of a speculative run",
-    matches=is_answers,
+    matches=lambda file: any(_is_answer(answer.content) for answer in file.objects),
     read=read_answers,
 )

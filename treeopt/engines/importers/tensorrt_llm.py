@@ -2,16 +2,12 @@
 
 from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, acceptance_from_mean
 from treeopt.engines.importers.foreign_file import ForeignFile
-from treeopt.engines.importers.importer import ACCEPTANCE, Importer, Measurements
+from treeopt.engines.importers.importer import Importer, Measurements
 from treeopt.files.fields import Fields
 
 REPORT = "decoding_stats"
 WHOLE = 0.1
 """Largest distance from a whole number of a draft length computed from a mean and a rate."""
-
-
-def is_bench_report(file: ForeignFile) -> bool:
-    return isinstance(file.json, dict) and REPORT in file.json
 
 
 def read_bench_report(file: ForeignFile) -> Measurements:
@@ -32,8 +28,7 @@ def read_bench_report(file: ForeignFile) -> Measurements:
 BENCH_REPORT = Importer(
     name="trtllm-bench",
     title="report of trtllm-bench",
-    contains=(ACCEPTANCE,),
     needs="decoding_stats; all positions count as equal",
-    matches=is_bench_report,
+    matches=lambda file: file.has_key(REPORT),
     read=read_bench_report,
 )

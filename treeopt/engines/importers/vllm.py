@@ -34,10 +34,6 @@ DRAFTS, DRAFTED, ACCEPTED = "spec_decode_num_drafts", "spec_decode_draft_tokens"
 RATES = "spec_decode_per_position_acceptance_rates"
 
 
-def is_log(file: ForeignFile) -> bool:
-    return LOG_MARK in file.log
-
-
 def read_log(file: ForeignFile) -> Measurements:
     """Return the acceptance of all lines, each weighted by its drafts.
 
@@ -98,10 +94,6 @@ def _average_rates(file: ForeignFile, intervals: Sequence[Sequence[float]]) -> I
     return ImportedAcceptance(table=table, kind=f"vLLM log, mean of {len(rows)} lines without counts")
 
 
-def is_bench(file: ForeignFile) -> bool:
-    return any(RATES in result.content for result in file.objects)
-
-
 def read_bench(file: ForeignFile) -> Measurements:
     """Return the acceptance of all runs, or the rows of a sweep.
 
@@ -143,9 +135,8 @@ def _pool_runs(file: ForeignFile, runs: Sequence[Fields]) -> ImportedAcceptance:
 LOG = Importer(
     name="vllm-log",
     title="vLLM's log",
-    contains=(ACCEPTANCE,),
     needs="lines with Drafted and Per-position acceptance rate; all lines count",
-    matches=is_log,
+    matches=lambda file: LOG_MARK in file.log,
     read=read_log,
 )
 BENCH = Importer(
@@ -153,6 +144,6 @@ BENCH = Importer(
     title="result of vllm bench serve --save-result",
     contains=(ACCEPTANCE, SWEEP),
     needs="spec_decode_per_position_acceptance_rates, and spec_decode_num_drafts for intervals",
-    matches=is_bench,
+    matches=lambda file: any(RATES in result.content for result in file.objects),
     read=read_bench,
 )

@@ -22,7 +22,7 @@ from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import SHORTER_DRAFTS, StepCounts, pool_steps
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
-from treeopt.engines.importers.importer import ACCEPTANCE, Importer, Measurements
+from treeopt.engines.importers.importer import Importer, Measurements
 from treeopt.files.fields import Fields
 
 AIPERF, VLLM = "spec_decode_acceptance", "speculative_decoding"
@@ -241,7 +241,6 @@ def _read_totals(fields: Fields, histogram: Mapping[int, int], limit: int, draft
 REQUESTS = Importer(
     name="requests",
     title="responses of vLLM, or records or the summary of AIPerf",
-    contains=(ACCEPTANCE,),
     needs="metrics.speculative_decoding or spec_decode_acceptance of at least one request",
     matches=is_requests,
     read=read_requests,
