@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
 from treeopt.errors import EngineError, TreeoptError, printable
@@ -106,16 +107,12 @@ class Counters(NamedTuple):
 
     def since(self, before: "Counters") -> "Counters":
         """Return the difference; negative if the engine was restarted."""
-        positions = max(len(self.accepted_per_position), len(before.accepted_per_position))
-        now, then = (
-            (*counters.accepted_per_position, *[0] * (positions - len(counters.accepted_per_position)))
-            for counters in (self, before)
-        )
+        positions = zip_longest(self.accepted_per_position, before.accepted_per_position, fillvalue=0)
         return Counters(
             self.drafts - before.drafts,
             self.draft_tokens - before.draft_tokens,
             self.accepted_tokens - before.accepted_tokens,
-            tuple(last - first for last, first in zip(now, then, strict=True)),
+            tuple(last - first for last, first in positions),
         )
 
 

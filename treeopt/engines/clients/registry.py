@@ -1,4 +1,4 @@
-"""The engines that can be measured, by name; a client's module is imported when its engine is used."""
+"""The engines that can be measured, by name; the clients are imported when one is used."""
 
 from collections.abc import Iterator, Mapping
 from typing import Protocol
@@ -106,24 +106,15 @@ def parse_urls(url: str) -> dict[int, str]:
 
 
 def _load_module(name: str) -> ClientModule:
-    if name == "llama-server":
-        from treeopt.engines.clients import llama_server
+    from treeopt.engines.clients import assisted, llama_server, mlx_lm, openai_server, openvino_genai
 
-        return llama_server
-    if name == "transformers":
-        from treeopt.engines.clients import assisted
-
-        return assisted
-    if name == "openvino":
-        from treeopt.engines.clients import openvino_genai
-
-        return openvino_genai
-    if name == "mlx-lm":
-        from treeopt.engines.clients import mlx_lm
-
-        return mlx_lm
-    if name in AT_URL:
-        from treeopt.engines.clients import openai_server
-
-        return openai_server
-    raise InvalidValueError(f"ENGINE: expected one of {', '.join(NAMES)}. Got {name!r:.40}.")
+    modules: dict[str, ClientModule] = {
+        "llama-server": llama_server,
+        "transformers": assisted,
+        "openvino": openvino_genai,
+        "mlx-lm": mlx_lm,
+        **dict.fromkeys(AT_URL, openai_server),
+    }
+    if name not in modules:
+        raise InvalidValueError(f"ENGINE: expected one of {', '.join(NAMES)}. Got {name!r:.40}.")
+    return modules[name]
