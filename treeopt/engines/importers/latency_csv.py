@@ -1,7 +1,6 @@
 """Latency curves as tables: one sample per row, or one of each part in a column of its own."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from treeopt.engines.importers.foreign_file import ForeignFile, source_text
 from treeopt.engines.importers.importer import (
@@ -98,13 +97,8 @@ COLUMNS_HELP = "tokens, a time such as ms, latency_us or verify_ms, optionally c
 MAX_CONDITIONS = 1000
 
 
-@dataclass(slots=True)
-class _Samples:
-    """Seconds at one context and batch size."""
-
-    curves: dict[str, dict[int, list[float]]] = field(default_factory=lambda: {"verify": {}, "draft": {}, BLOCK: {}})
-    """By part and token count."""
-    overhead: list[float] = field(default_factory=list)
+_Samples = dict[str, dict[int, list[float]]]
+"""Seconds at one context and batch size, by part and token count; overhead counts as of no tokens."""
 
 
 def is_csv(file: ForeignFile) -> bool:
@@ -134,16 +128,13 @@ def read_csv(file: ForeignFile) -> Measurements:
     for row in table.rows:
         context = row.whole(columns["context"], least=0) if _cell(row, columns, "context") else None
         batch_size = row.whole(columns["batch"]) if _cell(row, columns, "batch") else 1
-        samples = conditions.setdefault((context, batch_size), _Samples())
+        samples = conditions.setdefault((context, batch_size), {part: {} for part in PARTS})
         if len(conditions) > MAX_CONDITIONS:
             raise row.error(f"expected at most {MAX_CONDITIONS} pairs of context and batch. Got more.")
         for part, column in _find_row_times(row, times, columns, default_pass):
             seconds = _read_seconds(row, column, part)
-            if part == "overhead":
-                samples.overhead.append(seconds)
-            else:
-                tokens = _read_tokens(row, columns["tokens"], batch_size)
-                samples.curves[part].setdefault(tokens, []).append(seconds)
+            tokens = 0 if part == "overhead" else _read_tokens(row, columns["tokens"], batch_size)
+            samples[part].setdefault(tokens, []).append(seconds)
     return Measurements(
         latencies=tuple(
             _build_latency(file, context, batch_size, samples) for (context, batch_size), samples in conditions.items()
@@ -232,7 +223,7 @@ def _read_seconds(row: Row, column: str, part: str) -> float:
 
 
 def _build_latency(file: ForeignFile, context: int | None, batch_size: int, samples: _Samples) -> ImportedLatency:
-    verify, draft, block = (samples.curves[part] for part in ("verify", "draft", BLOCK))
+    verify, draft, block = (samples[part] for part in ("verify", "draft", BLOCK))
     if draft and block:
         raise file.error("tokens", "expected times of draft or of block passes. Got both: remove one.")
     if block:
@@ -245,7 +236,7 @@ def _build_latency(file: ForeignFile, context: int | None, batch_size: int, samp
             verify=build_curve(verify) if verify else None,
             draft=build_curve(draft or block) if draft or block else None,
             per_block=bool(block),
-            overhead=Timing(samples.overhead, allow_negative=True) if samples.overhead else None,
+            overhead=Timing(samples["overhead"][0], allow_negative=True) if samples["overhead"] else None,
             source=source_text(file.path, "CSV"),
         ),
     )
