@@ -201,7 +201,7 @@ class TestRequests:
         mixed = [aiperf(SUMMARY), changed(aiperf(SUMMARY), "spec_decode_acceptance", "engine", to="trtllm")]
         totals = changed(SUMMARY, "acceptance_histogram", to=...)
         refuse_table(totals, "acceptance_histogram", "Totals do not contain positions")
-        refuse_table(SUMMARY | {"num_draft_tokens": 7}, "num_draft_tokens", "from 10 accepted")
+        refuse_table(SUMMARY | {"num_draft_tokens": 7}, "num_draft_tokens", "expected 10 to 129")
         refuse_table(complete[:-30], "line 2", "Is it complete")
         refuse_table(complete + "[1]\n", "line 3", "expected a JSON object")
         refuse_table(mixed, "engine", "one engine. Got 2")
