@@ -76,7 +76,6 @@ def pool_steps(
     kind: str,
     *,
     prompts: int | None = None,
-    positions: int | None = None,
     one_sequence: bool = True,
 ) -> ImportedAcceptance:
     """Return the chain acceptance of all requests together, without positions that no step reached.
@@ -93,7 +92,8 @@ def pool_steps(
     reached, accepted = reached[:, :depth], accepted[:, :depth]
     sums = None if len(reached) == 1 else SequenceSums(reached, accepted[:, :, None])
     table = table_from_steps(reached[0], accepted[0], one_sequence=one_sequence) if sums is None else sums.table()
-    return ImportedAcceptance(table=table, kind=kind, prompts=prompts, positions=positions, sequences=sums)
+    drafts = int(reached[:, 0].sum())
+    return ImportedAcceptance(table=table, kind=kind, prompts=prompts, positions=drafts, sequences=sums)
 
 
 def table_from_rates(rates: Sequence[float]) -> AcceptanceTable:

@@ -184,7 +184,6 @@ def _pool_requests(file: ForeignFile, requests: Sequence[_Request]) -> ImportedA
         [file.build(field, StepCounts.from_rates, request.rates, steps) for request, steps in counted],
         f"{REQUESTS_KIND}; {SHORTER_DRAFTS}" if has_shorter else REQUESTS_KIND,
         prompts=len(counted),
-        positions=sum(steps for _, steps in counted),
     )
 
 

@@ -79,7 +79,7 @@ def _survival(steps: Mapping[int, int], depth: int) -> list[float]:
 
 def _pool(fields: Fields, field: str, steps: Mapping[int, int], depth: int, kind: str) -> ImportedAcceptance:
     counts = StepCounts.from_lengths(steps, depth)
-    return fields.build(field, pool_steps, [counts], kind, positions=sum(steps.values()), one_sequence=False)
+    return fields.build(field, pool_steps, [counts], kind, one_sequence=False)
 
 
 def read_speculation_profile(file: ForeignFile) -> Measurements:

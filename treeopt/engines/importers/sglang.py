@@ -58,7 +58,6 @@ def read_responses(file: ForeignFile) -> Measurements:
             [StepCounts.from_lengths(histogram, max(depth, 1)) for histogram in histograms],
             f"SGLang responses; {BEST_PATHS} if it drafted trees",
             prompts=len(histograms),
-            positions=sum(sum(histogram.values()) for histogram in histograms),
         )
     )
 

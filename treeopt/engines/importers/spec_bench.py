@@ -48,7 +48,6 @@ def read_answers(file: ForeignFile) -> Measurements:
             [StepCounts.from_lengths(steps, depth) for steps in answers],
             "Spec-Bench answers; of a tree's best paths if it drafted trees",
             prompts=len(answers),
-            positions=sum(steps.total() for steps in answers),
         )
     )
 

@@ -72,7 +72,6 @@ def read_log(file: ForeignFile) -> Measurements:
             pool_steps,
             counts,
             f"vLLM log, {len(counted)} line{'s' * (len(counted) > 1)}{f'; {SHORTER_DRAFTS}' if has_shorter else ''}",
-            positions=sum(drafts for _, drafts in counted),
             one_sequence=False,
         )
     )
@@ -127,7 +126,6 @@ def _pool_runs(file: ForeignFile, runs: Sequence[Fields]) -> ImportedAcceptance:
         pool_steps,
         counts,
         f"{kind}; {SHORTER_DRAFTS}" if has_shorter else kind,
-        positions=sum(steps.reached[0] for steps in counts),
         one_sequence=False,
     )
 

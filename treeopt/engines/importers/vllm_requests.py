@@ -104,7 +104,6 @@ def read_requests(file: ForeignFile) -> Measurements:
             [request.step_counts(depth) for request in requests],
             f"{kind}; {SHORTER_DRAFTS}" if any(request.has_shorter_drafts for request in requests) else kind,
             prompts=len(requests),
-            positions=sum(request.steps for request in requests),
         )
     )
 
@@ -121,9 +120,7 @@ def _read_summary(file: ForeignFile) -> Measurements:
     if DRAFTED in fields and steps:
         depth = max(depth, round(fields.mapping(DRAFTED).number("avg") / steps))
     counts = StepCounts.from_lengths(histogram, depth)
-    return Measurements(
-        acceptance=file.build(POOLED, pool_steps, [counts], "AIPerf summary", positions=steps, one_sequence=False)
-    )
+    return Measurements(acceptance=file.build(POOLED, pool_steps, [counts], "AIPerf summary", one_sequence=False))
 
 
 def _metrics_path(content: Mapping[str, Any]) -> tuple[str, ...] | None:
