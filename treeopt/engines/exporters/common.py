@@ -117,15 +117,18 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def _warn_unchecked_version(engine: Engine, request: SettingRequest) -> tuple[Warning, ...]:
-    if engine.checked is None or request.engine_version is None:
+    version = request.engine_version
+    if version is None:
         return ()
-    oldest, newest = engine.checked
-    if version_numbers(oldest) <= version_numbers(request.engine_version) <= version_numbers(newest):
-        return ()
-    checked = newest if oldest == newest else f"{oldest} to {newest}"
+    checked = engine.versions
+    if engine.checked is not None:
+        oldest, newest = engine.checked
+        if version_numbers(oldest) <= version_numbers(version) <= version_numbers(newest):
+            return ()
+        checked = newest if oldest == newest else f"{oldest} to {newest}"
     return (
         Warning(
-            f"{engine.title} {request.engine_version} was not checked, only {checked}.",
+            f"{engine.title} {version} was not checked, only {checked}.",
             "Compare the fields with its documentation.",
         ),
     )

@@ -9,12 +9,11 @@ Checked against `eagle/model/cnets.py` of commit 148042c (Li et al., 2024 and 20
 
 from treeopt.engines.exporters.common import NO_FLAGS, flag_line, json_text, with_flags
 from treeopt.engines.exporters.engine import MAIN, Engine, Json, SettingFiles, SettingRequest
-from treeopt.errors import Warning
 from treeopt.trees.drafter_parameters import DynamicTree
 
 
 def render(request: SettingRequest) -> SettingFiles:
-    tree, version = request.tree, request.engine_version
+    tree = request.tree
     arguments: Json = {"total_token": tree.nodes, "depth": tree.depth - 1, "top_k": tree.top_k}
     text = flag_line((f"--{name.replace('_', '-')}", value) for name, value in arguments.items())
     models = flag_line([("--ea-model-path", request.draft_model)]).strip()
@@ -23,9 +22,6 @@ def render(request: SettingRequest) -> SettingFiles:
         usage=with_flags(
             f"python -m eagle.evaluation.gen_ea_answer_llama3chat --base-model-path TARGET {models}", text
         ),
-        warnings=()
-        if version is None
-        else (Warning(f"EAGLE {version} was not checked.", "Compare the flags with its scripts."),),
     )
 
 

@@ -17,7 +17,6 @@ from treeopt.engines.exporters.common import (
     with_flags,
 )
 from treeopt.engines.exporters.engine import MAIN, Engine, SettingFiles, SettingRequest
-from treeopt.errors import Warning
 from treeopt.trees.drafter_parameters import DynamicTree
 
 METHODS = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
@@ -45,18 +44,7 @@ def render(request: SettingRequest) -> SettingFiles:
         rates = ",".join(f"{rate:.{RATE_DECIMALS}f}" for rate in round_rates(request.survival))
         files["FILE.synth.txt"] = flag_line([("--spec-synth-rates", rates)])
         usage += "; to replay the predicted acceptance add the flag in FILE.synth.txt"
-    return SettingFiles(files=files, usage=usage, warnings=_warn_version(request.engine_version))
-
-
-def _warn_version(version: str | None) -> tuple[Warning, ...]:
-    if version is None:
-        return ()
-    return (
-        Warning(
-            f"{version} was not checked, and the build that introduced these flags is not known.",
-            f"Look for {TYPE} in llama-server --help.",
-        ),
-    )
+    return SettingFiles(files=files, usage=usage)
 
 
 ENGINE = Engine(
