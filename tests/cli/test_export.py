@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.cli.invented import COUNTS, TABLE, call, draft_s, invented, refused, saved, succeed, verify_s
+from tests.cli.invented import TABLE, call, draft_s, invented, saved, succeed, verify_s
 from tests.engines.exporters import published_rules as rules
 from tests.support.invented_drafts import InventedDraft, invented_text, recorded
 from treeopt import Profile
@@ -18,7 +18,7 @@ from treeopt.engines.importers import IMPORTERS, read_acceptance
 from treeopt.planner import plan, step_model
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
-from treeopt.planner.segments import chain_schedule, fastest_length
+from treeopt.planner.segments import fastest_length
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.trees import TokenTree, chain, load, load_file
 from treeopt.trees.formats import FORMATS
@@ -94,34 +94,6 @@ def test_a_chain_is_kept_and_a_tree_becomes_the_fastest_chain():
     for source, length in [("chain.json", 2), ("tree.json", fastest), ("profile.yaml", fastest)]:
         export(source, "--to", "mlx-lm", "-o", "out.txt")
         assert rules.mlx_lm(Path("out.txt").read_text("utf-8")) == length
-
-
-@pytest.mark.usefixtures("files")
-def test_the_schedule_is_the_planned_one():
-    export("profile.yaml", "--to", "vllm", "-o", "vllm.json")
-    planned = {
-        batch: segment.option.tree.max_depth
-        for segment in chain_schedule(Profile.load("profile.yaml"))
-        for batch in range(segment.batch_sizes[0], segment.batch_sizes[1] + 1)
-    }
-    lengths = rules.vllm_lengths(Path("vllm.json").read_text("utf-8"))
-    assert {batch: lengths[batch] for batch in planned} == planned
-    assert len(set(planned.values())) > 2
-
-
-def test_costs_are_counted_over_all_sequences_of_a_batch(folder: Path):
-    saved(folder, invented(conditions=[(256, 4)]))
-    chain(2).save("chain.json")
-    export("chain.json", "--to", "sglang", "-o", "flags.txt")
-    costs = rules.sglang_costs(Path("flags.txt.sps.json").read_text("utf-8"))
-    assert costs == pytest.approx({4 * tokens: verify_s(tokens, 256, 4) for tokens in COUNTS}, rel=1e-5)
-
-
-@pytest.mark.usefixtures("files")
-def test_synthetic_acceptance_is_that_of_the_profile():
-    export("chain.json", "--to", "vllm", "-o", "vllm.json")
-    rates = json_of("vllm.json.synthetic.json")["synthetic_acceptance_rates"]
-    assert rates == pytest.approx([TABLE.p[0, 0], TABLE.p[0, 0] * TABLE.p[1, 0]])
 
 
 @pytest.mark.usefixtures("files")
@@ -235,17 +207,6 @@ class TestDynamicTrees:
         assert set(json_of("flags.txt.provenance.json")["inputs"]) == {"profile", "record"}
         assert "SGLang's default, chain of 3 draft tokens  " in output
 
-    def test_limits_of_the_engine_apply(self, replay):
-        export("profile.yaml", "--to", "tensorrt-llm", "-o", "config.yaml")
-        best, *_ = fastest_dynamic_tree(
-            replay,
-            step_model(Profile.load("profile.yaml")),
-            max_nodes=32,
-            limits=lambda tree: None if tree.depth < tree.nodes <= 1 + tree.top_k * tree.depth else "too large",
-        )
-        setting = rules.tensorrt_llm(Path("config.yaml").read_text("utf-8"))
-        assert setting == rules.Triple(best.top_k, best.depth, best.nodes - 1)
-
     @pytest.mark.usefixtures("replay")
     def test_default_beyond_the_record_is_not_predicted(self):
         output = export("profile.yaml", "--to", "openvino", "-o", "out.json").stdout
@@ -271,15 +232,6 @@ class TestDynamicTrees:
         chain(2).save("chain.json")
         export("chain.json", "--to", "eagle", "-o", "flags.txt")
         assert rules.eagle(Path("flags.txt").read_text("utf-8")) == rules.Triple(1, 2, 2)
-
-    @pytest.mark.parametrize(
-        ("change", "reason"),
-        [({"temperature": 0.7}, "record at that temperature"), ({"pair": "other + small"}, "record that pair")],
-    )
-    def test_a_record_under_other_conditions_is_refused(self, replay, change, reason):
-        replace(replay.record, **change).save("profile.record.npz")
-        assert reason in refused("export", "profile.yaml", "--to", "sglang")
-        export("profile.yaml", "--to", "vllm", "-o", "vllm.json")  # an engine of chains ignores it
 
 
 class TestImport:

@@ -81,12 +81,21 @@ def test_schedule_is_planned_at_the_requested_context(context):
     ]
 
 
-@pytest.mark.parametrize("pair", ["other + small", "big + other"])
-def test_record_of_another_pair_is_refused(record, pair):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"pair": "other + small"}, r"of the profile's pair, big \+ small.*record that pair"),
+        ({"pair": "big + other"}, r"of the profile's pair, big \+ small.*record that pair"),
+        ({"temperature": 0.7}, "at temperature the profile's. Got 0.7: record at that temperature"),
+    ],
+)
+def test_record_under_other_conditions_is_refused_by_engines_of_trees(record, change, reason):
     source = Source(profile=invented(), record=record)
     assert source.for_engine(TREES).record is record
-    with pytest.raises(InfeasibleError, match=r"record: expected one of the profile's pair, big \+ small"):
-        replace(source, record=replace(record, pair=pair)).for_engine(TREES)
+    other = replace(source, record=replace(record, **change))
+    assert other.for_engine(CHAINS).record is None
+    with pytest.raises(InfeasibleError, match=f"record: expected one {reason}"):
+        other.for_engine(TREES)
 
 
 def test_refusal_of_every_tree_is_an_error(record):

@@ -5,14 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.engines.exporters.named import engine_named, render
+from tests.engines.exporters.named import engine_named
 from treeopt.engines import ENGINES
 from treeopt.engines.exporters.choose import choose_setting
-from treeopt.engines.exporters.engine import SettingRequest
 from treeopt.engines.exporters.setting import Source
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees import Provenance, chain, k_ary
-from treeopt.trees.drafter_parameters import DynamicTree
 from treeopt.trees.drafter_setting import DRAFTERS, drafter_setting
 
 LOOKUP = drafter_setting("prompt-lookup", ngram=3, length=6)
@@ -176,20 +174,6 @@ def test_block_heads_of_tensorrt_llm_draft_chains_and_need_1_3():
         choose("tensorrt-llm", BLOCK, engine_version="1.2.1")
     (warning,) = choose("tensorrt-llm", BLOCK, tree=k_ary(2, 3)).warnings
     assert "loads no static tree" in warning.problem
-
-
-@pytest.mark.parametrize(
-    ("name", "method", "text"),
-    [
-        ("vllm", "mtp", '{\n  "method": "mtp",\n  "num_speculative_tokens": 3\n}\n'),
-        ("vllm", "ngram", '{\n  "method": "ngram",\n  "num_speculative_tokens": 3\n}\n'),
-        ("sglang", "NEXTN", sglang("NEXTN", num_steps=3, eagle_topk=1, num_draft_tokens=4)),
-        ("tensorrt-llm", "MTP", tensorrt("MTP", max_draft_len=3)),
-    ],
-)
-def test_methods_of_the_target_name_no_draft_model(name, method, text):
-    request = SettingRequest(tree=DynamicTree.chain(3), draft_model="drafts/small", method=method)
-    assert render(name, request).files["FILE"] == text
 
 
 @pytest.mark.parametrize(

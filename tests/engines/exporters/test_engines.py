@@ -54,6 +54,10 @@ SGLANG_TREE = (
     "--speculative-algorithm STANDALONE --speculative-draft-model-path drafts/small --speculative-num-steps 5 "
     "--speculative-eagle-topk 4 --speculative-num-draft-tokens 16\n"
 )
+SGLANG_NEXTN = (
+    "--speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 1 "
+    "--speculative-num-draft-tokens 4\n"
+)
 SGLANG_ADAPTIVE = {"1": {"candidate_steps": [3]}, "9": {"candidate_steps": [1]}, "33": {"candidate_steps": [0]}}
 SGLANG_COSTS = {"sample_batch_tokens": [1, 8], "sample_steps_per_sec": [100.0, 66.6667], "max_batch_tokens": 8}
 TENSORRT_TREE = """speculative_config:
@@ -64,6 +68,7 @@ TENSORRT_TREE = """speculative_config:
   dynamic_tree_max_topK: 4
   max_total_draft_tokens: 15
 """
+TENSORRT_MTP = "speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n"
 TENSORRT_CHAIN = """speculative_config:
   decoding_type: Draft_Target
   speculative_model: drafts/small
@@ -114,6 +119,9 @@ WITHOUT_DRAFT = {
         ("vllm", make(schedule=FALLING, method="eagle3"), {"FILE": VLLM_SCHEDULE}),
         ("vllm", make(schedule=schedule((1, 4, 3), (5, 9, 3))), {"FILE": VLLM}),
         ("vllm", make(schedule=FALLING, survival=SURVIVAL, engine_version="0.32.1"), {"FILE": VLLM}),
+        ("vllm", make(method="mtp"), {"FILE": {"method": "mtp", "num_speculative_tokens": 3}}),
+        ("vllm", make(method="ngram"), {"FILE": {"method": "ngram", "num_speculative_tokens": 3}}),
+        ("sglang", make(method="NEXTN"), {"FILE": SGLANG_NEXTN}),
         ("sglang", make(TREE), {"FILE": SGLANG_TREE}),
         (
             "sglang",
@@ -122,6 +130,7 @@ WITHOUT_DRAFT = {
         ),
         ("sglang", make(schedule=schedule((1, 8, 2), (9, 16, 1)), method="EAGLE3"), {"FILE": SGLANG_CHAIN}),
         ("tensorrt-llm", make(TREE), {"FILE": TENSORRT_TREE}),
+        ("tensorrt-llm", make(method="MTP"), {"FILE": TENSORRT_MTP}),
         ("tensorrt-llm", make(schedule=FALLING), {"FILE": TENSORRT_CHAIN}),
         ("tensorrt-llm", make(schedule=FALLING, engine_version="1.2.0"), {"FILE": TENSORRT_OLD}),
         ("hf", make(DynamicTree.chain(5)), {"FILE": HF}),
