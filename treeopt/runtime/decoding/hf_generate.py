@@ -5,7 +5,7 @@ transformers prepares a call, as for its own decoding, and decides when the outp
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +22,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 from transformers.generation.configuration_utils import GenerationMode
+from transformers.generation.streamers import BaseStreamer
 
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.records.sampling import Sampling
@@ -44,16 +45,6 @@ CAPACITY_STEP = 1024
 """Cache capacities are multiples of this, in tokens, so that a decoder is reused for sequences of several lengths."""
 
 
-class Streamer(Protocol):
-    """Receives tokens during decoding, such as transformers' `BaseStreamer`."""
-
-    def put(self, value: Tensor) -> None:
-        """Receive the prompt, int64 (1, n), or one token, int64 (1,)."""
-
-    def end(self) -> None:
-        """Finish the output."""
-
-
 def generate(
     model: PreTrainedModel,
     inputs: Tensor | None = None,
@@ -62,7 +53,7 @@ def generate(
     assistant_model: PreTrainedModel | None = None,
     rule: str = "sequoia",
     lossy: bool = False,
-    streamer: Streamer | None = None,
+    streamer: BaseStreamer | None = None,
     stop_strings: str | list[str] | None = None,
     tokenizer: Any = None,
     stopping_criteria: StoppingCriteriaList | None = None,
@@ -122,7 +113,7 @@ def decode(
     assistant_model: PreTrainedModel | None = None,
     rule: str = "sequoia",
     lossy: bool = False,
-    streamer: Streamer | None = None,
+    streamer: BaseStreamer | None = None,
     **model_inputs: Any,
 ) -> Tensor:
     """Decode what `model.generate` has prepared: `custom_generate=partial(decode, tree=tree, assistant_model=draft)`.

@@ -24,7 +24,7 @@ import torch
 from treeopt.errors import OutOfMemoryError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.attention import BLOCK_ROWS
-from treeopt.runtime.models.model import PREFILL_TOKENS, CacheProvider, LanguageModel
+from treeopt.runtime.models.model import PREFILL_TOKENS, ForwardModel, LanguageModel
 from treeopt.trees import TokenTree
 
 SORTING_BYTES = 20
@@ -97,7 +97,7 @@ def check_batch_size(sequence_bytes: Counter[torch.device], batch_size: int, *, 
             )
 
 
-def new_caches(model: CacheProvider, capacity: int, sequences: int) -> Sequence[Any]:
+def new_caches(model: ForwardModel, capacity: int, sequences: int) -> Sequence[Any]:
     """Return a model's caches for `capacity` tokens each; OutOfMemoryError if they need more memory than is free."""
     batch = f" for each of {sequences} sequences" if sequences > 1 else ""
     what = f"{model.name}'s cache of {capacity} tokens{batch}"

@@ -215,8 +215,8 @@ class SequenceInput(NamedTuple):
         return cls(cache, tokens, PassNodes.chain(len(tokens)))
 
 
-class CacheProvider(Protocol):
-    """A model or head with a KV cache.  The caller owns the caches, which serve only the model that made them."""
+class ForwardModel(Protocol):
+    """A language model, or a drafter's head.  The caller owns the caches, which serve only the model that made them."""
 
     @property
     def name(self) -> str:
@@ -231,10 +231,6 @@ class CacheProvider(Protocol):
 
     def cache_bytes(self, capacity: int) -> int:
         """Return the bytes of a cache for `capacity` tokens; 0 if unknown."""
-
-
-class ForwardModel(CacheProvider, Protocol):
-    """A language model, or a drafter's head."""
 
     @property
     def dtype(self) -> torch.dtype:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,20 +18,6 @@ INDEX = "model.safetensors.index.json"
 PICKLE = "pytorch_model.bin"
 INDEX_MAX_BYTES = 64_000_000
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-
-class TensorSource(Protocol):
-    """A file or mapping of tensors."""
-
-    @property
-    def path(self) -> Path | str:
-        """File or model, for errors."""
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return a shape without reading the tensor."""
-
-    def read(self, name: str) -> Tensor:
-        """Return a tensor as it is stored."""
 
 
 class SafetensorsFile:
@@ -101,6 +87,9 @@ class LoadedTensors:
 
     def read(self, name: str) -> Tensor:
         return self._tensors[name]
+
+
+TensorSource = SafetensorsFile | TorchFile | LoadedTensors
 
 
 class TensorReader:
