@@ -33,7 +33,7 @@ from treeopt.profiler.bench.divergence import divergence
 from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
 from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.drafters.drafter import Drafter
-from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
+from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
 from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
 from treeopt.runtime.models.gguf import load_gguf
@@ -59,7 +59,7 @@ HEADS: dict[str, BuildHeads] = {
     "EAGLE, chain of 4": lambda target, longest: EagleDrafter(
         load_eagle(bundle.EAGLE, target), chain(4), capacity=longest
     ),
-    "EAGLE, dynamic tree": lambda target, longest: EagleDynamicDrafter(
+    "EAGLE, dynamic tree": lambda target, longest: ExpandingDrafter(
         load_eagle(bundle.EAGLE, target), DYNAMIC, capacity=longest
     ),
     "Medusa, chain of 3": lambda target, _: MedusaDrafter(load_medusa(bundle.MEDUSA, target), chain(3)),

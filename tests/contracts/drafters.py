@@ -16,7 +16,7 @@ from tests.support import dflash_heads, eagle_heads
 from tests.support.slow import parameter
 from treeopt.runtime import Sampling, Transformer
 from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, load_dflash
-from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, PEagleDrafter, load_eagle, load_p_eagle
+from treeopt.runtime.drafters.eagle import EagleDrafter, PEagleDrafter, load_eagle, load_p_eagle
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
@@ -135,7 +135,7 @@ def p_eagle(target, tree, **options):
 
 def eagle_dynamic(layout, target, **options):
     tree = DynamicTree(top_k=2, depth=3, nodes=6)
-    return EagleDynamicDrafter(eagle(layout, target, **options), tree, capacity=target.config.max_positions)
+    return ExpandingDrafter(eagle(layout, target, **options), tree, capacity=target.config.max_positions)
 
 
 def best_first(draft):

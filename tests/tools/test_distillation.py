@@ -9,9 +9,8 @@ import torch
 from tests.scripts import together
 from tests.support.passes import level_of, new_cache
 from treeopt.runtime import load_model
-from treeopt.runtime.drafters.draft_model import node_logits, root_logits
+from treeopt.runtime.drafters.draft_model import new_draft_sequences, node_logits, root_logits
 from treeopt.runtime.drafters.eagle import load_eagle
-from treeopt.runtime.drafters.eagle.sequence import new_eagle_sequences
 from treeopt.runtime.models.runner import Runner
 from treeopt.trees import chain
 
@@ -130,7 +129,7 @@ class TestHead:
         tokens = CHATS[2][0]
         training_states = list(head.states(outputs[2].hidden_states[None].float(), outputs[2].tokens[None]))
         for root in (3, 6, 8):
-            (sequence,) = new_eagle_sequences(loaded, 40, 2, 1)
+            (sequence,) = new_draft_sequences(loaded, 40, 2, 1)
             states = target.prefill(torch.tensor(tokens[:root]), new_cache(target, 40), loaded.requested_states)
             sequence.begin(tokens[: root + 1], states)
             runner = Runner(loaded, max_nodes=2)

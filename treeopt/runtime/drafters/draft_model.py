@@ -1,7 +1,7 @@
 """A draft model at one sequence: its KV cache, and the committed tokens that it has not read yet."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -10,7 +10,17 @@ from torch import Tensor
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.sequence_drafter import SequenceState
 from treeopt.runtime.models.memory import new_caches
-from treeopt.runtime.models.model import HiddenStates, LanguageModel, Output, Outputs, SequenceCache, SequenceInput
+from treeopt.runtime.models.model import (
+    NO_STATES,
+    ForwardModel,
+    HiddenStates,
+    LanguageModel,
+    Output,
+    Outputs,
+    RequestedStates,
+    SequenceCache,
+    SequenceInput,
+)
 from treeopt.runtime.models.nodes import NOT_FED, PassNodes
 from treeopt.runtime.models.runner import Runner
 
@@ -46,8 +56,20 @@ class DraftSequence(SequenceState, Protocol):
         """Store what the children of these nodes need of the output."""
 
 
-MakeSequences = Callable[[Any, int, int, int], Sequence[DraftSequence]]
-"""From a model or head, the longest sequence, the nodes fed in a step and the number of sequences to their state."""
+@runtime_checkable
+class DraftHead(ForwardModel, Protocol):
+    """A head on the target that is fed node by node, as a draft model is."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the target's vocabulary that it predicts."""
+
+    @property
+    def requested_states(self) -> RequestedStates:
+        """Hidden states of the target that it reads."""
+
+    def new_sequence(self, cache: Any, nodes: int) -> DraftSequence:
+        """Return the state of a sequence with up to `nodes` nodes fed in a step."""
 
 
 class DraftModelSequence:
@@ -121,16 +143,24 @@ class DraftModelSequence:
         self.ready = self.cache.length + len(self.pending) <= self.model.config.max_positions
 
 
-def new_model_sequences(model: LanguageModel, capacity: int, nodes: int, sequences: int) -> list[DraftModelSequence]:
-    """Return the state of a draft model for several sequences.
+def new_draft_sequences(model: ForwardModel, capacity: int, nodes: int, sequences: int) -> list[DraftSequence]:
+    """Return the state of a draft model, or of a head, for several sequences.
 
     Args:
-        model: the draft model.
+        model: the draft model or head.
         capacity: longest sequence.
         nodes: nodes that a sequence is fed in a step, at most.
         sequences: how many.
     """
-    return [DraftModelSequence(model, cache) for cache in new_caches(model, capacity + nodes, sequences)]
+    caches = new_caches(model, capacity + nodes, sequences)
+    if isinstance(model, DraftHead):
+        return [model.new_sequence(cache, nodes) for cache in caches]
+    return [DraftModelSequence(cast("LanguageModel", model), cache) for cache in caches]
+
+
+def draft_states(model: ForwardModel) -> RequestedStates:
+    """Return the hidden states of the target that a draft model or head reads."""
+    return model.requested_states if isinstance(model, DraftHead) else NO_STATES
 
 
 def root_logits(runner: Runner, drafts: Sequence[DraftSequence]) -> Tensor:

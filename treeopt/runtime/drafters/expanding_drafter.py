@@ -7,18 +7,20 @@ import torch
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.draft_model import (
+    DraftHead,
     DraftSequence,
-    MakeSequences,
-    new_model_sequences,
+    draft_states,
+    new_draft_sequences,
     node_logits,
     root_logits,
     top_children,
 )
 from treeopt.runtime.drafters.drafter import Proposal
 from treeopt.runtime.drafters.expansion import ExpandedTree, ExpansionPolicy, TreeExpansion
+from treeopt.runtime.drafters.heads import check_children
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.finite import Scores
-from treeopt.runtime.models.model import NO_STATES, ForwardModel, RequestedStates
+from treeopt.runtime.models.model import ForwardModel
 from treeopt.runtime.models.runner import Runner, make_graph_pool
 
 
@@ -30,11 +32,9 @@ class ExpandingDrafter(SequenceDrafter[DraftSequence]):
             temperature 1, whatever the target's.
         policy: EAGLE-2's dynamic trees, or SpecExec's.
         capacity: longest sequence; beyond what the model takes, nothing is drafted.
-        new_sequences: makes the state of the model for several sequences.
-        requested_states: hidden states of the target that the head reads.
         cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
 
-    Raises InvalidValueError for more children than the vocabulary has, and trees deeper than the longest sequence,
+    Raises InvalidValueError for more children than the model predicts tokens, and trees deeper than the longest sequence,
     OutOfMemoryError for a cache that does not fit into memory.
     """
 
@@ -44,24 +44,19 @@ class ExpandingDrafter(SequenceDrafter[DraftSequence]):
         policy: ExpansionPolicy,
         *,
         capacity: int,
-        new_sequences: MakeSequences = new_model_sequences,
-        requested_states: RequestedStates = NO_STATES,
         cuda_graphs: bool | None = None,
     ) -> None:
-        vocabulary, longest = model.config.vocabulary, model.config.max_positions
-        if policy.children > vocabulary:
-            raise InvalidValueError(
-                f"policy: expected at most {vocabulary} children of a node, the vocabulary. Got {policy.children}."
-            )
+        longest, tokens = model.config.max_positions, model.config.vocabulary
+        check_children("policy", policy.children, model.name, model.tokens if isinstance(model, DraftHead) else tokens)
         if policy.longest_draft > longest:
             raise InvalidValueError(
                 f"policy: expected at most {longest} levels, the longest sequence that {model.name} takes. "
                 f"Got {policy.longest_draft}."
             )
-        self.policy, self.requested_states, self.max_tokens = policy, requested_states, policy.max_nodes
+        self.policy, self.requested_states, self.max_tokens = policy, draft_states(model), policy.max_nodes
         self._model = model
         self._runner = Runner(model, max_nodes=policy.max_fed, pool=make_graph_pool(model.device, cuda_graphs))
-        super().__init__(partial(new_sequences, model, min(capacity, longest), policy.max_fed))
+        super().__init__(partial(new_draft_sequences, model, min(capacity, longest), policy.max_fed))
         self._expansion = TreeExpansion(policy, 0)
         self._expansion.compile()
 

@@ -13,7 +13,6 @@ from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, DFlash
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.eagle import (
     EagleDrafter,
-    EagleDynamicDrafter,
     PEagleDrafter,
     load_eagle,
     load_p_eagle,
@@ -29,7 +28,6 @@ from treeopt.runtime.models.hub import read_model_folder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
-from treeopt.trees.drafter_parameters import DynamicTree
 from treeopt.trees.drafter_setting import BLOCK_DRAFTERS, STATIC_TREE_DRAFTERS, DrafterSetting, SettingValue
 
 HEAD_FILES = ("*.json", "*.safetensors", "*.bin")
@@ -123,11 +121,9 @@ def _load_block_head(name: str, folder: Path, target: Transformer, *, markov: bo
 
 
 def _expanding(loaded: LoadedDrafter, policy: ExpansionPolicy) -> Drafter:
-    if loaded.heads is None:
-        assert loaded.draft is not None  # loaded with one
-        return ExpandingDrafter(loaded.draft, policy, capacity=loaded.capacity)
-    assert isinstance(policy, DynamicTree)  # only `eagle2` grows trees with a head
-    return EagleDynamicDrafter(loaded.heads, policy, capacity=loaded.capacity)
+    model = loaded.draft if loaded.heads is None else loaded.heads
+    assert model is not None  # loaded with one of the two
+    return ExpandingDrafter(model, policy, capacity=loaded.capacity)
 
 
 def _dflash(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:

@@ -10,14 +10,14 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.draft_levels import LevelSampler, draft_levels, feed_indices
 from treeopt.runtime.drafters.draft_model import (
     DraftSequence,
-    MakeSequences,
-    new_model_sequences,
+    draft_states,
+    new_draft_sequences,
     node_logits,
     root_logits,
 )
 from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
-from treeopt.runtime.models.model import NO_STATES, ForwardModel, RequestedStates, SequenceInput
+from treeopt.runtime.models.model import ForwardModel, SequenceInput
 from treeopt.runtime.models.nodes import NOT_FED
 from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.runtime.rules import Rule
@@ -33,9 +33,7 @@ class LevelDrafter(SequenceDrafter[DraftSequence]):
         rule: verification rule, which determines how children are sampled.
         sampling: what children are sampled from; greedy takes the top tokens, whatever the rule.
         capacity: longest sequence; beyond what the model takes, nothing is drafted.
-        new_sequences: makes the state of the model for several sequences.
         max_nodes: nodes of the largest tree; by default this tree's.
-        requested_states: hidden states of the target that the head reads.
         pool: CUDA graph pool, or None to run passes without graphs.
 
     Raises OutOfMemoryError for a cache that does not fit into memory.
@@ -49,15 +47,13 @@ class LevelDrafter(SequenceDrafter[DraftSequence]):
         rule: Rule,
         sampling: Sampling,
         capacity: int,
-        new_sequences: MakeSequences = new_model_sequences,
         max_nodes: int | None = None,
-        requested_states: RequestedStates = NO_STATES,
         pool: GraphPool | None = None,
     ) -> None:
         self.model, self.tree = model, tree
         self.max_tokens = tree.nodes if max_nodes is None else max_nodes
         self.sampled = rule.random_drafts
-        self.requested_states = requested_states
+        self.requested_states = draft_states(model)
         self._runner = Runner(model, max_nodes=self.max_tokens, pool=pool)
         self._sampler = LevelSampler(
             model.name,
@@ -68,7 +64,7 @@ class LevelDrafter(SequenceDrafter[DraftSequence]):
             device=model.device,
         )
         longest = min(capacity, model.config.max_positions)
-        super().__init__(partial(new_sequences, model, longest, self.max_tokens))
+        super().__init__(partial(new_draft_sequences, model, longest, self.max_tokens))
 
     def _fill(self, drafts: Sequence[DraftSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:
         """Fill the tree below each root, one level and one draft pass after the other."""

@@ -6,15 +6,15 @@ import torch
 
 from tests.runtime.drafters.eagle.test_head import rows_of, states_of
 from tests.support import eagle_heads as layouts
-from tests.support.decoded import PROMPT, decoded_step
+from tests.support.decoded import PROMPT
 from tests.support.eagle_heads import make_head, save_head
 from tests.support.slow_eagle import SlowEagle
-from treeopt.errors import InvalidValueError, OutOfMemoryError
+from treeopt.errors import OutOfMemoryError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
+from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.rules.rule import RULES
-from treeopt.trees import TokenTree, chain, level_widths
+from treeopt.trees import TokenTree
 from treeopt.trees.drafter_parameters import DynamicTree
 
 KNOWN = [1, 2, 5, 6, 9, 11, 14, 15]
@@ -58,20 +58,6 @@ class TestStaticTrees:
         assert tokens == expected
         assert proposal.tree == TREE
 
-    def test_the_tree_may_change_between_steps(self, deep, head):
-        drafter = EagleDrafter(head, TREE, capacity=40)
-        decoder, text = Decoder(deep, drafter, temperature=0.0), list(PROMPT)
-        decoder.start(text)
-        for tree in (chain(8), TREE, level_widths([2, 2, 2])):  # the first has more internal nodes
-            drafter.change_tree(tree)
-            proposal = decoder.draft()
-            alone = propose(EagleDrafter(head, tree, capacity=40), deep, text)
-            assert proposal.tree == tree
-            assert proposal.tokens.tolist() == alone.tokens.tolist()
-            text += decoded_step(decoder, proposal)
-        with pytest.raises(InvalidValueError, match=r"tree: expected at most 8 children.*Got 9: take a narrower tree"):
-            drafter.change_tree(level_widths([9]))
-
     def test_children_are_sampled_from_the_heads_distribution(self, deep, head, twin_logits):
         drafter = EagleDrafter(head, TREE, capacity=40, rule=RULES["sequoia"], sampling=Sampling(0.7))
         assert drafter.sampled
@@ -91,7 +77,7 @@ class TestStaticTrees:
 
 
 def test_dynamic_trees_have_the_likeliest_paths(deep, head, twin_logits):
-    proposal = propose(EagleDynamicDrafter(head, DYNAMIC, capacity=40), deep)
+    proposal = propose(ExpandingDrafter(head, DYNAMIC, capacity=40), deep)
     beams, pool = [((), 0.0)], []
     for _ in range(DYNAMIC.depth):
         children = []
@@ -110,7 +96,7 @@ def test_dynamic_trees_have_the_likeliest_paths(deep, head, twin_logits):
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
 def test_caches_of_a_batch_are_adjacent_and_must_fit_into_memory(head, monkeypatch, kind):
     static = EagleDrafter(head, TREE, capacity=60)
-    drafter = static if kind == "static" else EagleDynamicDrafter(head, DYNAMIC, capacity=60)
+    drafter = static if kind == "static" else ExpandingDrafter(head, DYNAMIC, capacity=60)
     drafter.reserve(3)
     caches = [sequence.cache for sequence in drafter._sequences]
     assert len({id(cache.store) for cache in caches}) == 1

@@ -13,10 +13,9 @@ from tests.support.decoded import PROMPT
 from tests.support.eagle_heads import make_head, save_head
 from tests.support.passes import level_of, new_cache
 from tests.support.slow_eagle import SlowEagle
-from treeopt.runtime.drafters.draft_model import node_logits, root_logits
+from treeopt.runtime.drafters.draft_model import new_draft_sequences, node_logits, root_logits
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle import load_eagle
-from treeopt.runtime.drafters.eagle.sequence import new_eagle_sequences
 from treeopt.runtime.models.model import RequestedStates
 from treeopt.runtime.models.runner import GraphPool, Runner
 from treeopt.trees import TokenTree
@@ -83,7 +82,7 @@ class TestLogits:
         assert head.requested_states == requested_states._replace(all_tokens=True)
         tree = TokenTree([-1, 0, 0, 1, 2, 2])
         drafted = np.random.default_rng(1).integers(23, size=6).tolist()
-        (text,) = new_eagle_sequences(head, 40, 6, 1)
+        (text,) = new_draft_sequences(head, 40, 6, 1)
         tokens = list(PROMPT[:4])
         text.begin(tokens, states_of(deep, tokens[:-1], requested_states))
         runner = Runner(head, max_nodes=6)
@@ -109,7 +108,7 @@ class TestLogits:
     def test_a_batch_has_the_logits_of_each_sequence_alone(self, deep, tmp_path, case, monkeypatch):
         head, _ = loaded(case, tmp_path, deep)
         prompts, tree = [PROMPT[:4], PROMPT[:2], PROMPT], TokenTree([-1, 0, 0, 1, 2, 2])
-        together, alone = new_eagle_sequences(head, 40, 6, 3), [new_eagle_sequences(head, 40, 6, 1)[0] for _ in prompts]
+        together, alone = new_draft_sequences(head, 40, 6, 3), [new_draft_sequences(head, 40, 6, 1)[0] for _ in prompts]
         for text, prompt in [*zip(together, prompts, strict=True), *zip(alone, prompts, strict=True)]:
             text.begin(prompt, states_of(deep, prompt[:-1], head.requested_states))
         runner = Runner(head, max_nodes=6)
@@ -143,7 +142,7 @@ class TestLogits:
         monkeypatch.setattr(GraphPool, "capture", recorded.capture)
         head, made = loaded(case, tmp_path, deep)
         twin = twin_of(made)
-        (text,) = new_eagle_sequences(head, 40, 6, 1)
+        (text,) = new_draft_sequences(head, 40, 6, 1)
         runner = Runner(head, max_nodes=6, pool=GraphPool(torch.device("cpu")))
         for tokens in (PROMPT[:4], PROMPT[:2], PROMPT, PROMPT[3:5]):
             states = states_of(deep, tokens[:-1], requested_states_of(made))

@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from tests.support import eagle_heads as layouts
 from tests.support.eagle_heads import IDS, make_head, save_head
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
-from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
+from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.trees import level_widths
 from treeopt.trees.drafter_parameters import DynamicTree
 
@@ -202,8 +203,8 @@ class TestRefusals:
         head = load_eagle(saved(tmp_path, deep), deep)
         with pytest.raises(InvalidValueError, match=r"tree: expected at most 5 children.*Got 6: take a narrower tree"):
             EagleDrafter(head, level_widths([6]), capacity=20)
-        with pytest.raises(InvalidValueError, match=r"top_k: expected at most 5 children.*Got 6"):
-            EagleDynamicDrafter(head, DynamicTree(top_k=6, depth=2, nodes=9), capacity=20)
+        with pytest.raises(InvalidValueError, match=r"policy: expected at most 5 children.*Got 6"):
+            ExpandingDrafter(head, DynamicTree(top_k=6, depth=2, nodes=9), capacity=20)
 
 
 def test_parts_of_the_target_and_rotations_are_not_read(deep, tmp_path):

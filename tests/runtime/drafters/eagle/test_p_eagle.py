@@ -16,8 +16,9 @@ from tests.support.slow_eagle import SlowEagle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptWarning
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
+from treeopt.runtime.drafters.draft_model import new_draft_sequences
 from treeopt.runtime.drafters.eagle import EagleHead, PEagleDrafter, load_eagle, load_p_eagle
-from treeopt.runtime.drafters.eagle.sequence import EagleSequence, new_eagle_sequences
+from treeopt.runtime.drafters.eagle.head import EagleSequence
 from treeopt.runtime.models.model import HiddenStates
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import chain, k_ary, level_widths
@@ -54,7 +55,7 @@ def head(deep, made, tmp_path_factory):
 
 def logits_after(head, states, tokens, levels=LEVELS, change=lambda slots: slots):
     """Return the logits (levels, V) after a text, given the target's states before its root."""
-    (sequence,) = new_eagle_sequences(head, 40, levels, 1)
+    (sequence,) = new_draft_sequences(head, 40, levels, 1)
     sequence.begin(tokens, states)
     (slots,) = EagleSequence.feed_roots([sequence])
     with torch.inference_mode():
@@ -123,21 +124,6 @@ class TestDrafter:
             accepted += len(tokens) - 1
             text += tokens
         assert accepted or tree.nodes < 20
-
-    def test_the_tree_may_change_between_steps(self, deep, head):
-        drafter = PEagleDrafter(head, k_ary(2, 3), capacity=60)
-        decoder, text = Decoder(deep, drafter, temperature=0.0), list(PROMPT)
-        decoder.start(text)
-        for tree in (chain(4), chain(0), k_ary(2, 3)):
-            drafter.change_tree(tree)
-            proposal = decoder.draft()
-            fresh = Decoder(deep, PEagleDrafter(head, tree, capacity=60), temperature=0.0)
-            fresh.start(text)
-            assert proposal.tree == tree
-            assert proposal.tokens.tolist() == fresh.draft().tokens.tolist()
-            text += decoded_step(decoder, proposal)
-        with pytest.raises(InvalidValueError, match="at most 4 levels"):
-            drafter.change_tree(chain(5))
 
     def test_captured_passes_draft_the_same(self, deep, head):
         prompts, steps = [PROMPT, PROMPT[:4], PROMPT[:2]], []

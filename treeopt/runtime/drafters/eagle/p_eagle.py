@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from treeopt.errors import TreeoptWarning
+from treeopt.runtime.drafters.draft_model import new_draft_sequences
 from treeopt.runtime.drafters.drafter import Proposal
-from treeopt.runtime.drafters.eagle.head import EagleHead, StateFusion
+from treeopt.runtime.drafters.eagle.head import EagleHead, EagleSequence, StateFusion
 from treeopt.runtime.drafters.eagle.load import MASK_HIDDEN, NESTED, EagleLoader
-from treeopt.runtime.drafters.eagle.sequence import EagleSequence, new_eagle_sequences
 from treeopt.runtime.drafters.head_files import HeadFolder
 from treeopt.runtime.drafters.heads import MarginalTree
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
@@ -86,7 +86,7 @@ class PEagleDrafter(SequenceDrafter[EagleSequence]):
         self.max_tokens = tree.nodes
         most_slots = 2 * head.levels  # the root, all levels accepted before it, and the other levels after it
         self._runner = Runner(head, max_nodes=most_slots, pool=make_graph_pool(head.device, cuda_graphs))
-        super().__init__(partial(new_eagle_sequences, head, capacity, head.levels))
+        super().__init__(partial(new_draft_sequences, head, capacity, head.levels))
         self.change_tree(tree)
 
     @property
