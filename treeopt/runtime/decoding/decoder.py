@@ -95,9 +95,7 @@ class Decoder:
         self.draft_sampling = resolve_draft_sampling(self.sampling, draft_sampling)
         if max_nodes is None and tree is not None and isinstance(on_step, Controller):
             max_nodes = on_step.largest_tree_nodes(tree)
-        self._setup = setup = Setup.of(
-            target, drafter, tree, max_nodes=max_nodes, max_sequence_tokens=max_sequence_tokens
-        )
+        self._setup = setup = Setup(target, drafter, tree, max_nodes=max_nodes, max_sequence_tokens=max_sequence_tokens)
         setup.check_memory(self.sampling)
         if setup.tree is not None:
             setup.check_tree(setup.tree)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -18,42 +17,54 @@ from treeopt.runtime.rules import Rule, get_rule
 from treeopt.trees import TokenTree
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Models, tree and limits of a decoder."""
+    """Models, tree and limits of a decoder, from the arguments of `Decoder`.
 
-    target: LanguageModel
-    draft: LanguageModel | None
-    """The model that fills the static tree; None for plain decoding, and if a `Drafter` drafts."""
-    tree: TokenTree | None
-    """The static tree; None if a `Drafter` brings its own."""
-    max_nodes: int
-    """Tokens that the target verifies in a step, at most."""
-    max_sequence_tokens: int
-    """Longest sequence; the draft model may stop drafting earlier."""
+    Raises InvalidValueError for arguments that do not fit.
+    """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         target: LanguageModel,
         drafter: LanguageModel | Drafter | None,
         tree: TokenTree | None,
         *,
         max_nodes: int | None,
         max_sequence_tokens: int | None,
-    ) -> "Setup":
-        """Check the arguments of `Decoder`; raises InvalidValueError for those that do not fit."""
-        draft = None if isinstance(drafter, Drafter) else drafter
-        _check_tree_argument(drafter, tree)
-        static = None if isinstance(drafter, Drafter) else tree or ROOT_ONLY
-        _check_vocabulary(target, draft)
-        return cls(
-            target=target,
-            draft=draft,
-            tree=static,
-            max_nodes=_max_nodes(drafter, static, max_nodes),
-            max_sequence_tokens=_sequence_limit(max_sequence_tokens, target),
-        )
+    ) -> None:
+        self.target = target
+        self.draft: LanguageModel | None = None
+        """The model that fills the static tree; None for plain decoding, and if a `Drafter` drafts."""
+        self.tree: TokenTree | None = None
+        """The static tree; None if a `Drafter` brings its own."""
+        if isinstance(drafter, Drafter):
+            if tree is not None:
+                raise InvalidValueError(
+                    f"tree: expected none with a drafter that brings its own. Got {tree.nodes} nodes: leave it out."
+                )
+            self.max_nodes = drafter.max_tokens
+        else:
+            if drafter is not None and tree is None:
+                raise InvalidValueError(
+                    "tree: expected the tree that the draft model fills. Got None: give one, or a drafter."
+                )
+            self.draft, self.tree = drafter, tree or ROOT_ONLY
+            self.max_nodes = self.tree.nodes if max_nodes is None else max_nodes
+            """Tokens that the target verifies in a step, at most."""
+        vocabulary, longest = target.config.vocabulary, target.config.max_positions
+        if self.draft is not None and self.draft.config.vocabulary != vocabulary:
+            raise InvalidValueError(
+                f"drafter: expected the target's vocabulary of {vocabulary} tokens. Got {self.draft.config.vocabulary}: "
+                "choose a draft model of the same family, and load both with load_pair.",
+                field="drafter",
+            )
+        if max_sequence_tokens is not None and not 1 <= max_sequence_tokens <= longest:
+            raise InvalidValueError(
+                f"max_sequence_tokens: expected 1 to {longest}, because {describe_length_limit(target)}. "
+                f"Got {max_sequence_tokens}."
+            )
+        self.max_sequence_tokens = longest if max_sequence_tokens is None else max_sequence_tokens
+        """Longest sequence; the draft model may stop drafting earlier."""
 
     @property
     def _length_reason(self) -> str:
@@ -201,43 +212,3 @@ def choose_rule(name: str | None, drafter: object, *, lossy: bool) -> Rule:
             f"rule: expected {fitting}, because the drafts are {reason}sampled. Got {rule.name}.", field="rule"
         )
     return rule
-
-
-def _max_nodes(drafter: object, tree: TokenTree | None, max_nodes: int | None) -> int:
-    """Return the number of tokens that are verified in a step, at most: `max_nodes` or the tree's by default."""
-    if isinstance(drafter, Drafter):
-        return drafter.max_tokens
-    return (tree or ROOT_ONLY).nodes if max_nodes is None else max_nodes
-
-
-def _check_tree_argument(drafter: LanguageModel | Drafter | None, tree: TokenTree | None) -> None:
-    brings_trees = isinstance(drafter, Drafter)
-    if brings_trees and tree is not None:
-        raise InvalidValueError(
-            f"tree: expected none with a drafter that brings its own. Got {tree.nodes} nodes: leave it out."
-        )
-    if drafter is not None and not brings_trees and tree is None:
-        raise InvalidValueError("tree: expected the tree that the draft model fills. Got None: give one, or a drafter.")
-
-
-def _sequence_limit(max_sequence_tokens: int | None, target: LanguageModel) -> int:
-    """Return the longest sequence, by default as long as the target takes; raises InvalidValueError beyond."""
-    longest = target.config.max_positions
-    if max_sequence_tokens is not None and not 1 <= max_sequence_tokens <= longest:
-        raise InvalidValueError(
-            f"max_sequence_tokens: expected 1 to {longest}, because {describe_length_limit(target)}. Got {max_sequence_tokens}."
-        )
-    return longest if max_sequence_tokens is None else max_sequence_tokens
-
-
-def _check_vocabulary(target: LanguageModel, draft: LanguageModel | None) -> None:
-    """Raise InvalidValueError if draft model and target differ in vocabulary size."""
-    if draft is None:
-        return
-    vocabulary = target.config.vocabulary
-    if draft.config.vocabulary != vocabulary:
-        raise InvalidValueError(
-            f"drafter: expected the target's vocabulary of {vocabulary} tokens. "
-            f"Got {draft.config.vocabulary}: choose a draft model of the same family, and load both with load_pair.",
-            field="drafter",
-        )
