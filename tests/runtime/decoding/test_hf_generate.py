@@ -260,15 +260,10 @@ class TestRefusals:
         for inputs, reason in (
             ({"inputs": prompt["input_ids"].repeat(2, 1)}, r"input_ids: expected one sequence.* Got 2"),
             ({"inputs_embeds": torch.zeros(1, 4, 256)}, "inputs_embeds: expected tokens"),
-            ({**prompt, argument: cache}, "expected none"),
+            ({**prompt, argument: cache}, f"{argument}: expected none"),
         ):
             with pytest.raises(InvalidValueError, match=reason):
                 hf_generate.generate(target, **inputs, max_new_tokens=5, tree=TREE, assistant_model=draft)
-        for name in ("cache", "past_key_values"):  # in transformers from 5.24, and before
-            with pytest.raises(InvalidValueError, match=f"{name}: expected none"):
-                hf_generate.decode(
-                    target, prompt["input_ids"], [], [], target.generation_config, tree=TREE, **{name: cache}
-                )
 
 
 class TestConversion:
@@ -278,13 +273,6 @@ class TestConversion:
         assert converted.config == ours.config
         assert converted.parameters == ours.parameters
         assert torch.equal(logits_after(converted, [3, 1, 4, 1, 5]), logits_after(ours, [3, 1, 4, 1, 5]))
-
-    @pytest.mark.parametrize("tied", [False, True])
-    def test_logits_equal_those_of_the_loaded_model(self, make_checkpoint, logits_after, tied):
-        model = load_hf(make_checkpoint(seed=5, tie_word_embeddings=tied))
-        converted = hf_generate.from_transformers(model)
-        expected = model(torch.tensor([[3, 1, 4, 1, 5]])).logits[0, -1]
-        torch.testing.assert_close(logits_after(converted, [3, 1, 4, 1, 5]), expected, atol=1e-4, rtol=1e-4)
 
     def test_the_dtype_is_kept_and_the_embedding_shared(self, tiny):
         model = tiny(6).to(torch.bfloat16)

@@ -28,6 +28,7 @@ from treeopt.errors import FormatError, InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.decoder import Decoder
 from treeopt.runtime.models.config import parse_config
+from treeopt.runtime.models.hf.cache import cache_argument
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.tensor_reader import LoadedTensors, TensorReader
 from treeopt.runtime.models.transformer import Transformer
@@ -37,8 +38,6 @@ from treeopt.trees import TokenTree
 
 WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 """The supported logits processors, in the order in which `Sampling` applies them."""
-CACHES = ("cache", "past_key_values")
-"""Names of the cache, in transformers from 5.24 and before."""
 MOST_PADDING = 1024
 """Vocabularies of one family differ by padding, which is less than this: by 128 tokens in Qwen2.5."""
 CAPACITY_STEP = 1024
@@ -121,7 +120,7 @@ def decode(
     transformers does not pass `assistant_model` and `streamer` to such a function, so they belong into the `partial`.
     The other arguments are those of `generate`.
     """
-    _check_call(input_ids, generation_config, model_inputs)
+    _check_call(model, input_ids, generation_config, model_inputs)
     if assistant_model is None and tree.nodes > 1:
         raise InvalidValueError(f"assistant_model: expected a draft model for a tree of {tree.nodes} nodes. Got None.")
     target, drafter = _convert(model), None if assistant_model is None else _convert(assistant_model)
@@ -206,7 +205,9 @@ def _limit_to_target(draft: Transformer | None, target: Transformer) -> Language
     return limit_draft(draft, range(vocabulary), vocabulary)
 
 
-def _check_call(input_ids: Tensor, config: GenerationConfig, model_inputs: dict[str, Any]) -> None:
+def _check_call(
+    model: PreTrainedModel, input_ids: Tensor, config: GenerationConfig, model_inputs: dict[str, Any]
+) -> None:
     """Raise InvalidValueError unless the call is greedy decoding or sampling of one sequence from its beginning."""
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
@@ -221,9 +222,9 @@ def _check_call(input_ids: Tensor, config: GenerationConfig, model_inputs: dict[
     if model_inputs.get("attention_mask") is not None:
         raise InvalidValueError("attention_mask: expected ones only. Leave out padding.")
     positions = model_inputs.get("position_ids")
-    for name in CACHES:
-        if (cache := model_inputs.get(name)) is not None and cache.get_seq_length() > 0:
-            raise InvalidValueError(f"{name}: expected none: a sequence is decoded from its beginning.")
+    argument = cache_argument(model)
+    if (cache := model_inputs.get(argument)) is not None and cache.get_seq_length() > 0:
+        raise InvalidValueError(f"{argument}: expected none: a sequence is decoded from its beginning.")
     if positions is not None and positions.flatten().tolist() != list(range(length)):
         raise InvalidValueError("position_ids: expected 0, 1, 2, and so on. Leave them out.")
 
