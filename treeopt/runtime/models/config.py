@@ -79,6 +79,9 @@ def parse_config(source: Path | str, content: object) -> ModelConfig:
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     layers, max_positions = fields.integer("num_hidden_layers"), fields.integer("max_position_embeddings")
     sliding_layers = _sliding_layers(fields, content, architecture, layers)
+    sliding_window = SLIDING_WINDOW
+    if sliding_layers and "sliding_window" in fields:
+        sliding_window = fields.integer("sliding_window")
     attention_bias = bool(content.get("attention_bias")) and architecture in ("LlamaForCausalLM", "Qwen3ForCausalLM")
     base, scaling = parse_rope(fields, content, max_positions)
     if isinstance(scaling, YarnScaling):  # Qwen's files state the length without it
@@ -95,7 +98,7 @@ def parse_config(source: Path | str, content: object) -> ModelConfig:
         rope_base=base,
         rope_scaling=scaling,
         max_positions=max_positions,
-        sliding_window=_sliding_window(fields) if sliding_layers else None,
+        sliding_window=sliding_window if sliding_layers else None,
         sliding_layers=sliding_layers,
         query_key_value_bias=attention_bias or architecture == "Qwen2ForCausalLM",
         output_bias=attention_bias,
@@ -163,7 +166,3 @@ def _sliding_layers(fields: Fields, content: dict[str, object], architecture: st
     if listed and not slides:
         raise fields.error("layer_types", "expected no sliding attention without use_sliding_window.")
     return listed
-
-
-def _sliding_window(fields: Fields) -> int:
-    return fields.integer("sliding_window") if "sliding_window" in fields else SLIDING_WINDOW

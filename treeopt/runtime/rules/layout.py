@@ -15,6 +15,7 @@ from treeopt.trees import TokenTree
 
 CACHED_LAYOUTS = 64
 """Batches of trees whose layout is kept: a few numbers per node."""
+host_tree = lru_cache(maxsize=4 * CACHED_LAYOUTS)(HostTree)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +89,4 @@ def group_siblings(internal: Integers, device: torch.device) -> SiblingGroups:
     )
 
 
-@lru_cache(maxsize=CACHED_LAYOUTS)
-def batch_layout(trees: tuple[TokenTree, ...], by_level: bool, device: torch.device) -> BatchLayout:
-    return BatchLayout(trees, by_level, device)
-
-
-@lru_cache(maxsize=4 * CACHED_LAYOUTS)
-def host_tree(tree: TokenTree) -> HostTree:
-    return HostTree(tree)
+batch_layout = lru_cache(maxsize=CACHED_LAYOUTS)(BatchLayout)

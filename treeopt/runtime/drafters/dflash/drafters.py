@@ -4,7 +4,6 @@ A static tree is filled from the block's marginal distributions, or level by lev
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -75,7 +74,9 @@ class BlockDrafter(SequenceDrafter[DFlashSequence]):
         self.head = head
         self.requested_states = head.requested_states
         self._runner = make_block_runner(head, cuda_graphs)
-        super().__init__(partial(_new_sequences, head, capacity))
+        super().__init__(
+            lambda sequences: [DFlashSequence(head, cache) for cache in new_caches(head, capacity, sequences)]
+        )
 
     def _draft_blocks(self, sequences: Sequence[DFlashSequence]) -> tuple[list[int], Tensor]:
         """Return the root of each sequence, and the logits (sequences, levels, V) of a block after it.
@@ -198,7 +199,3 @@ def run_blocks(runner: Runner, inputs: Sequence[SequenceInput], levels: int) -> 
     if len(outputs.logits) == len(inputs) * levels:
         return outputs.logits.view(len(inputs), levels, -1)
     return torch.stack([output.logits[-levels:] for output in outputs])
-
-
-def _new_sequences(head: DFlashHead, capacity: int, sequences: int) -> list[DFlashSequence]:
-    return [DFlashSequence(head, cache) for cache in new_caches(head, capacity, sequences)]
