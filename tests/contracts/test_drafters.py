@@ -19,7 +19,7 @@ from treeopt.runtime.decoding import acceptance
 from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.drafters.dflash.drafters import DFlashSequence
 from treeopt.runtime.drafters.draft_model import DraftModelSequence
-from treeopt.runtime.drafters.eagle.sequence import EagleSequence
+from treeopt.runtime.drafters.eagle.head import EagleSequence
 from treeopt.runtime.drafters.heads import HeadSequence
 
 TOY_PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)

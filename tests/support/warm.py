@@ -15,7 +15,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import draw, verify
 from treeopt.runtime.drafters.dflash.best_first import count_tokens_to_reach, grow_trees
 from treeopt.runtime.drafters.draft_levels import LevelSampler
-from treeopt.runtime.drafters.expansion import TreeExpansion
+from treeopt.runtime.drafters.expanding_drafter import TreeExpansion
 from treeopt.runtime.rules import RULES
 from treeopt.solver import solve
 from treeopt.trees import TokenTree

@@ -14,8 +14,7 @@ from tests.support.slow_beam_expansion import children_of, own, paths_of
 from tests.support.slow_best_first import best_paths, enumerated, slow_tree
 from treeopt.errors import InvalidValueError, OutOfMemoryError
 from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
-from treeopt.runtime.drafters.expansion import TreeExpansion
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, TreeExpansion
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.trees.drafter_parameters import SpecExecSetting
 
@@ -129,7 +128,7 @@ class TestGrowth:
 
     @pytest.mark.parametrize("batch", [1, 50])
     def test_a_threshold_keeps_exactly_the_paths_above_it(self, batch):
-        for seed in range(5):
+        for seed in range(2):
             after = random_children(seed, 3, ties=False)
             every = enumerated(after, 1000, 6, 3)
             least = float(every[20][1])
@@ -175,11 +174,8 @@ class TestDrafting:
         "setting",
         [
             specexec(5, 1, 3, max_passes=2),
-            specexec(2, 4, 3),
-            specexec(16, 4, 2, max_passes=3),
             specexec(16, 4, 100),
             specexec(24, 6, 5, max_passes=4, least_log_prob=-4.0),
-            specexec(40, 23, 8),
             specexec(9, 4, 4, least_log_prob=0.0),
         ],
         ids=str,

@@ -11,7 +11,7 @@ from tests.support.fed_tokens import count_fed_tokens
 from tests.support.slow_beam_expansion import children_of, own, paths_of, slow_tree
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, ExpandingDrafter
-from treeopt.runtime.drafters.expansion import TreeExpansion
+from treeopt.runtime.drafters.expanding_drafter import TreeExpansion
 from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting, pool_nodes
 
 
@@ -131,10 +131,6 @@ class TestBatches:
         ended = self.grow(make, roots, not_finite_at=(8, alone[1][1][1]))
         assert ended[1] == ([-1], [8], [0], False)
         assert [*ended[:1], *ended[2:]] == [*alone[:1], *alone[2:]]
-
-    def test_children_of_other_nodes_are_refused(self):
-        with pytest.raises(InvalidValueError, match=r"children: expected \(2, 3\). Got \(2, 2\), \(2, 3\)"):
-            TreeExpansion(dynamic(3, 4, 9), 2).add(torch.zeros(2, 2), torch.zeros(2, 3, dtype=torch.int64))
 
 
 class TestDecoding:

@@ -17,8 +17,7 @@ from treeopt.runtime.drafters.eagle import (
     load_eagle,
     load_p_eagle,
 )
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
-from treeopt.runtime.drafters.expansion import ExpansionPolicy
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, ExpansionPolicy
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter

@@ -12,7 +12,7 @@ from tests.support.unequal_sequences import COUNTS, LENGTHS, UNEQUAL
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
-from treeopt.runtime.models.gguf.context import Context
+from treeopt.runtime.models.gguf.library import Context
 from treeopt.runtime.models.gguf.model import SHARED_CACHES
 from treeopt.runtime.models.hf.checks import EXACT, why_separate_passes
 from treeopt.runtime.models.model import RequestedStates, SequenceInput

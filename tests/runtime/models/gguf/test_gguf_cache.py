@@ -7,7 +7,7 @@ import pytest
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.gguf.cache import GGUFCache, NodeIds, SequenceIds
-from treeopt.runtime.models.gguf.context import END
+from treeopt.runtime.models.gguf.library import END
 from treeopt.trees import TokenTree, chain, level_widths
 
 TREE = TokenTree([-1, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9])
@@ -120,18 +120,6 @@ def levels(tree):
 
 def random_tree(generator, nodes):
     return TokenTree([-1, *sorted(int(generator.integers(node)) for node in range(1, nodes))])
-
-
-@pytest.mark.parametrize("tree", [chain(0), chain(5), level_widths([4, 6, 5, 3]), TREE], ids=str)
-def test_tree_whole_and_by_level_before_and_after_commits(tree):
-    simulated = Simulated()
-    simulated.prefill(7)
-    for padded in tree.leaf_paths:
-        path = padded[padded >= 0].tolist()
-        assert simulated.feed(*whole(tree))
-        assert all(simulated.feed(*level) for level in levels(tree))
-        simulated.commit(path)
-        assert simulated.cache.length == simulated.cache.committed.length
 
 
 def test_random_trees_and_paths():

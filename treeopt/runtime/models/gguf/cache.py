@@ -13,7 +13,7 @@ import numpy as np
 
 from treeopt.arrays import Bool, Int32, Integers
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.gguf.context import END, Context
+from treeopt.runtime.models.gguf.library import END, Context
 from treeopt.runtime.models.model import SequenceCache
 
 NO_TREE = "mask: expected that of a tree. Got nodes that see others than those above them: take a drafter that proposes trees."

@@ -10,9 +10,8 @@ from torch import Tensor
 from treeopt.arrays import Int32
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime.models.gguf.cache import GGUFCache, SequenceIds
-from treeopt.runtime.models.gguf.context import Context, max_sequence_ids
 from treeopt.runtime.models.gguf.file import GGUFFile, GGUFSizes
-from treeopt.runtime.models.gguf.library import Handle
+from treeopt.runtime.models.gguf.library import Context, Handle, max_sequence_ids
 from treeopt.runtime.models.hf.checks import EXACT, ROUNDED, check_tree_mask
 from treeopt.runtime.models.model import NO_STATES, HiddenStates, Output, Outputs, RequestedStates, SequenceInput
 from treeopt.runtime.models.padded_batch import compute_positions, last_outputs, run_by_store
