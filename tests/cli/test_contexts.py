@@ -39,23 +39,23 @@ def with_drafters() -> Profile:
 
 
 class TestSolve:
-    def test_table_and_json_contain_the_switches(self, folder: Path) -> None:
+    def test_table_and_json_contain_the_segments(self, folder: Path) -> None:
         profile = by_context((1, 4))
         result = succeed("solve", "--profile", saved(folder, profile), "--budget", BUDGET)
-        switches = solved_json(folder, profile, "--budget", BUDGET)["schedule"]["switches"]
-        expected = schedule(profile, BUDGET).switches
-        assert result.stderr == ""
         rows = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
-        assert len(switches) == len(expected) > 1
-        for switch, (before, after) in zip(switches, expected, strict=True):
-            context, batch = after.context_tokens[0], after.batch_sizes[0]
-            for segment in (before, after):
-                cells = ["sequoia", "0", str(batch), range_text(segment.context_tokens, "-"), segment.option.shape]
-                assert cells in [row[:5] for row in rows]
-            assert (switch["context_tokens"], switch["batch_size"]) == (context, batch)
-            assert (switch["temperature"], switch["rule"]) == (0.0, "sequoia")
-            assert switch["before"]["parents"] == before.option.tree.parents.tolist()
-            assert switch["after"]["parents"] == after.option.tree.parents.tolist()
+        written = solved_json(folder, profile, "--budget", BUDGET)["schedule"]["over_contexts"]
+        segments = schedule(profile, BUDGET).over_contexts
+        assert result.stderr == ""
+        assert len(segments) > 2
+        for row, segment in zip(written, segments, strict=True):
+            batch, context = (range_text(ends, "-") for ends in (segment.batch_sizes, segment.context_tokens))
+            assert ["sequoia", "0", batch, context, segment.option.shape] in [row[:5] for row in rows]
+            assert (row["temperature"], row["rule"]) == (0.0, "sequoia")
+            assert (row["batch_sizes"], row["context_tokens"]) == (
+                list(segment.batch_sizes),
+                list(segment.context_tokens),
+            )
+            assert row["choice"]["parents"] == segment.option.tree.parents.tolist()
 
 
 class TestWarning:

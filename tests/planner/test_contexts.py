@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -167,16 +168,19 @@ class TestSchedules:
             covered += range(first, last + 1)
         assert covered == list(range(5, 91))
 
-    def test_switches_are_where_one_segment_ends_and_the_next_begins(self) -> None:
-        result = schedule(by_context({10: [[0.95, 0.01]] * 4, 410: [[0.02, 0.01]] * 4}), 8, raw=True)
+    def test_segments_follow_each_other_with_different_trees(self) -> None:
+        segments = schedule(by_context({10: [[0.95, 0.01]] * 4, 410: [[0.02, 0.01]] * 4}), 8, raw=True).over_contexts
 
-        assert len(result.switches) == len(result.over_contexts) - 1 > 0
-        for (before, after), segment in zip(result.switches, result.over_contexts[1:], strict=True):
-            assert after is segment
+        assert len(segments) > 1
+        for before, after in pairwise(segments):
             assert before.context_tokens[1] + 1 == after.context_tokens[0]
             assert before.option.tree != after.option.tree
 
-    def test_no_switch_goes_from_one_batch_size_to_another(self) -> None:
+    def test_every_batch_size_has_its_own_segments(self) -> None:
         result = [replace(acceptance(p), context_tokens=at) for at, p in ((10, SHORT), (310, SHORT))]
         latencies = [latency(MACHINE, context_tokens=at, batch_size=size) for size in (1, 4) for at in (10, 310)]
-        assert schedule(profile(latencies, result), 4, raw=True).switches == ()
+        segments = schedule(profile(latencies, result), 4, raw=True).over_contexts
+        assert [(segment.batch_sizes, segment.context_tokens) for segment in segments] == [
+            ((1, 1), (10, 310)),
+            ((4, 4), (10, 310)),
+        ]

@@ -11,7 +11,6 @@ every token of context, so over contexts only the trees of the measured operatin
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
@@ -42,15 +41,6 @@ class Schedule(ShortRepr, Tabular):
     """Over context lengths, at every measured batch size."""
     over_batch_sizes: tuple[Segment, ...]
     """Over batch sizes, at every context length that was measured at more than one."""
-
-    @property
-    def switches(self) -> tuple[tuple[Segment, Segment], ...]:
-        """The segments before and after every switch as the context grows."""
-        return tuple(
-            (before, after)
-            for before, after in pairwise(self.over_contexts)
-            if (before.temperature, before.batch_sizes) == (after.temperature, after.batch_sizes)
-        )
 
     def single_sequence_plans(self, temperature: float) -> list[Plan]:
         """Return the plans for single sequences at a temperature, by increasing context length."""

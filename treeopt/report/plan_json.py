@@ -125,15 +125,4 @@ def _schedule(schedule: "Schedule") -> dict[str, Any]:
         ],
         "over_contexts": [_segment(segment) for segment in schedule.over_contexts],
         "over_batch_sizes": [_segment(segment) for segment in schedule.over_batch_sizes],
-        "switches": [
-            {
-                "temperature": after.temperature,
-                "batch_size": after.batch_sizes[0],
-                "context_tokens": after.context_tokens[0],
-                "rule": after.option.rule,
-                "before": _choice(before.option),
-                "after": _choice(after.option),
-            }
-            for before, after in schedule.switches
-        ],
     }
