@@ -154,7 +154,7 @@ class TestLogits:
     @pytest.mark.parametrize("case", ["SpecForge", "speculators, norm before fc", "Model-Optimizer"])
     def test_layer_ids_shifted_by_one_change_them(self, deep, twin_of, tmp_path, case):
         head, made = loaded(case, tmp_path, deep, shift=1)
-        (text,) = new_eagle_sequences(head, 20, 1, 1)
+        (text,) = new_draft_sequences(head, 20, 1, 1)
         text.begin(PROMPT, states_of(deep, PROMPT[:-1], head.requested_states))
         states = rows_of(states_of(deep, PROMPT[:-1], requested_states_of(made)))
         found = root_logits(Runner(head, max_nodes=1), [text])[0].numpy()
