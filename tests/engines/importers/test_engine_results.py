@@ -470,14 +470,15 @@ class TestSpecdecBench:
         refuse_table(SPECDEC | {histogram: {"0": 4, "1": 3}}, histogram, "1 token or more")
 
     def test_rates_must_match_the_histogram(self, read_table, refuse_table):
-        """Both omit a length that no step had."""
+        """All three omit a length that no step had."""
         content = {
             "Acceptance_Length_Histogram": {"1": 10, "3": 20, "4": 10},
             "Joint_Acceptance_Rate": {"1": 1.0, "3": 0.75, "4": 0.25},
+            "Conditional_Acceptance_Rate": {"1": 1.0, "3": 0.75, "4": 1 / 3},
         }
         assert read_table(content).table.p == pytest.approx(np.array([[0.75], [1.0], [1 / 3]]))
-        name = "Joint_Acceptance_Rate"
-        refuse_table(changed(content, name, "4", to=0.6), f"{name}.4", "Acceptance_Length_Histogram")
+        for name in ("Joint_Acceptance_Rate", "Conditional_Acceptance_Rate"):
+            refuse_table(changed(content, name, "4", to=0.6), f"{name}.4", "Acceptance_Length_Histogram")
 
 
 def test_report_of_trtllm_bench(read_table, refuse_table):

@@ -47,17 +47,19 @@ def test_block_rates_name_their_draft_length(read_table):
         ((CONDITIONAL,), [0.6, 1.5, 0.0], CONDITIONAL, "from 0 to 1"),
         ((CONDITIONAL,), [0.6, float("nan"), 0.0], CONDITIONAL, "finite numbers"),
         ((CONDITIONAL,), [0.6, 0.5], CONDITIONAL, "expected 3 rates"),
-        ((CONDITIONAL,), [0.6, 0.3, 0.0], f"{CONDITIONAL}[1]", "expected 0.3, as acceptance_length_histogram has"),
-        ((MARGINAL,), [0.6, 0.7, 0.0], f"{MARGINAL}[1]", "expected 0.3"),
+        ((CONDITIONAL,), [0.6, 0.3, 0.0], f"{MARGINAL}[1]", "expected 0.18, the product"),
+        ((MARGINAL,), [0.6, 0.7, 0.0], f"{MARGINAL}[1]", "never to rise"),
         ((MARGINAL,), [0.5, 0.25, 0.0], f"{MARGINAL}[0]", "expected 0.6"),
-        (("mean_accept_length",), 2.2, "mean_accept_length", "expected 1.9, as acceptance_length_hist"),
+        (("mean_accept_length",), 2.2, "mean_accept_length", "expected 1.9, the mean of acceptance_length_hist"),
         (("accept_length_by_k", "3"), 2.5, "accept_length_by_k.3", "expected 1.9"),
+        (("accept_length_by_k", "0"), 1.0, "accept_length_by_k.0", "number of draft tokens"),
+        (("max_supported_k",), 2, "max_supported_k", "at least the 3"),
         ((HISTOGRAM, "5"), 1, HISTOGRAM, "at most 4 tokens"),
         ((HISTOGRAM, "2"), -30, f"{HISTOGRAM}.2", "at least 0"),
         ((HISTOGRAM, "2"), 29.5, f"{HISTOGRAM}.2", "whole number"),
         ((HISTOGRAM, "two"), 3, HISTOGRAM, "whole numbers as names"),
-        ((HISTOGRAM,), {"0": 5}, HISTOGRAM, "1 token or more"),
-        ((HISTOGRAM,), {"1": 60, "2": 30, "3": 10}, f"{CONDITIONAL}[0]", "expected 0.4"),
+        ((HISTOGRAM,), {"0": 5}, HISTOGRAM, "at least 1 token"),
+        ((HISTOGRAM,), {"1": 60, "2": 30, "3": 10}, f"{MARGINAL}[0]", "expected 0.4"),
     ],
 )
 def test_contradictions_are_refused(refuse_table, path, to, field, reason):
@@ -67,10 +69,6 @@ def test_contradictions_are_refused(refuse_table, path, to, field, reason):
 def test_incomplete_profiles_are_refused(refuse_table):
     withheld = {"schema_version": "1.0", "vectors_unavailable_reason": "block", CONDITIONAL: None}
     refuse_table(withheld, CONDITIONAL, "is missing")
-    rising = {"schema_version": "1.0", MARGINAL: [0.6, 0.7]}
-    refuse_table(rising, MARGINAL, "never to rise")
-    both = {"schema_version": "1.0", MARGINAL: [0.6, 0.5], CONDITIONAL: [0.6, 0.5]}
-    refuse_table(both, f"{MARGINAL}[1]", "expected 0.3, as conditional_accept_rates has")
     refuse_table(json.dumps(SPECULATION_PROFILE)[:-40], "content", "Is it complete")
 
 

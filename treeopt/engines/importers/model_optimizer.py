@@ -4,6 +4,7 @@
 
     Acceptance_Length_Histogram: steps by the tokens that they yielded, including the target's own, so from 1
     Joint_Acceptance_Rate: share of all steps that yielded at least so many tokens
+    Conditional_Acceptance_Rate: the same, of the steps that reached the length before
 
 `speculation_profile.json`, schema 1.0, as `specdec_bench/speculation_profile.py` of pull request 2247 writes it:
 
@@ -16,7 +17,8 @@ Dynamo's mocker reads the conditional rates, vLLM's synthetic acceptance the mar
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from operator import mul
 
 from treeopt.engines.importers.acceptance_tables import (
@@ -29,16 +31,17 @@ from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile,
 from treeopt.engines.importers.importer import ImportedAcceptance, Importer, Measurements
 from treeopt.files.fields import Fields
 
-BENCH_HISTOGRAM, BENCH_MEAN, BENCH_JOINT = "Acceptance_Length_Histogram", "Average_AL", "Joint_Acceptance_Rate"
+BENCH_HISTOGRAM, BENCH_MEAN = "Acceptance_Length_Histogram", "Average_AL"
+BENCH_JOINT, BENCH_CONDITIONAL = "Joint_Acceptance_Rate", "Conditional_Acceptance_Rate"
 BENCH_ROUNDING = 5e-3
 
 VERSION = "1.0"
 CONDITIONAL, MARGINAL = "conditional_accept_rates", "marginal_accept_rates"
 HISTOGRAM, MEAN, BY_LENGTH = "acceptance_length_histogram", "mean_accept_length", "accept_length_by_k"
-LENGTH = "num_speculative_tokens"
+LENGTH, MAX_LENGTH = "num_speculative_tokens", "max_supported_k"
 METHOD, PREFIX = "verification_method", "longest_prefix"
-RATE_ROUNDING = 2e-3
-"""Three decimals, in products."""
+RATE_ROUNDING = 1e-3
+"""Three decimals."""
 MEAN_ROUNDING = 0.02
 """What Model-Optimizer itself allows between the mean and the rates; the vectors are truncated where it is more."""
 
@@ -46,40 +49,50 @@ MEAN_ROUNDING = 0.02
 def read_bench(file: ForeignFile) -> Measurements:
     """Return the acceptance of the histogram; raises FormatError for a mean or rates that contradict it."""
     content = JsonObject(file.path, "", file.json).inner()
-    fields, steps = content.fields, _read_steps(content, BENCH_HISTOGRAM)
-    survival = _survival(steps, max(steps))
+    fields, histogram = content.fields, content.read_counts(BENCH_HISTOGRAM)
+    steps = sum(histogram.values())
+    if not steps or min(histogram) < 1:
+        raise fields.error(BENCH_HISTOGRAM, "expected steps of 1 token or more, the target's own included. Got others.")
     if BENCH_MEAN in fields:
-        mean, why = 1 + sum(survival), f"the mean of {BENCH_HISTOGRAM}"
-        got, within = fields.number(BENCH_MEAN), BENCH_ROUNDING * mean
-        check_equal(fields, BENCH_MEAN, expected=mean, got=got, within=within, why=why)
-    if BENCH_JOINT in fields:
-        rates = fields.mapping(BENCH_JOINT)
-        for tokens, expected in enumerate(survival, start=2):
-            if str(tokens) in rates:
-                got, why = rates.number(str(tokens)), f"as in {BENCH_HISTOGRAM}"
-                check_equal(rates, str(tokens), expected=expected, got=got, within=BENCH_ROUNDING, why=why)
-    return Measurements(acceptance=_pool(fields, BENCH_HISTOGRAM, steps, max(1, *steps), "specdec_bench"))
+        mean = sum(tokens * count for tokens, count in histogram.items()) / steps
+        got, why = fields.number(BENCH_MEAN), f"the mean of {BENCH_HISTOGRAM}"
+        check_equal(fields, BENCH_MEAN, expected=mean, got=got, within=BENCH_ROUNDING * mean, why=why)
+    _check_bench_rates(fields, histogram)
+    accepted = {tokens - 1: count for tokens, count in histogram.items()}
+    counts = StepCounts.from_lengths(accepted, max(1, *accepted))
+    acceptance = file.build(BENCH_HISTOGRAM, pool_steps, [counts], "specdec_bench", one_sequence=False)
+    return Measurements(acceptance=acceptance)
 
 
-def _read_steps(content: JsonObject, field: str) -> dict[int, int]:
-    """Return the steps by accepted draft tokens of a histogram of yielded tokens."""
-    tokens = content.read_counts(field)
-    if not tokens or min(tokens) < 1:
-        raise content.fields.error(
-            field, "expected steps of 1 token or more, the target's own included. Got others: has it drafted yet?"
-        )
-    return {length - 1: count for length, count in tokens.items()}
+def _check_bench_rates(fields: Fields, histogram: Mapping[int, int]) -> None:
+    steps = sum(histogram.values())
+    lengths = sorted(histogram)
+    reached = [sum(histogram[longer] for longer in lengths if longer >= length) for length in lengths]
+    for name, totals in ((BENCH_JOINT, [steps] * len(lengths)), (BENCH_CONDITIONAL, [steps, *reached[:-1]])):
+        if name not in fields:
+            continue
+        rates = fields.mapping(name)
+        for length, count, total in zip(lengths, reached, totals, strict=True):
+            if str(length) in rates:
+                got, why = rates.number(str(length)), f"as in {BENCH_HISTOGRAM}"
+                check_equal(rates, str(length), expected=count / total, got=got, within=BENCH_ROUNDING, why=why)
 
 
-def _survival(steps: Mapping[int, int], depth: int) -> list[float]:
-    """Return the share of steps that accept at least 1, 2, … draft tokens."""
-    total = sum(steps.values())
-    return [sum(count for length, count in steps.items() if length > position) / total for position in range(depth)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """The two vectors and the histogram; None if the profile does not contain them."""
 
+    conditional: Sequence[float] | None
+    marginal: Sequence[float] | None
+    steps: Mapping[int, int] | None
+    """Steps by accepted draft tokens."""
 
-def _pool(fields: Fields, field: str, steps: Mapping[int, int], depth: int, kind: str) -> ImportedAcceptance:
-    counts = StepCounts.from_lengths(steps, depth)
-    return fields.build(field, pool_steps, [counts], kind, one_sequence=False)
+    @property
+    def survival(self) -> list[float]:
+        """The marginal rates, computed if only the conditional ones are known."""
+        if self.marginal is not None:
+            return list(self.marginal)
+        return list(accumulate(self.conditional or (), mul))
 
 
 def read_speculation_profile(file: ForeignFile) -> Measurements:
@@ -92,64 +105,119 @@ def read_speculation_profile(file: ForeignFile) -> Measurements:
     version = fields.text("schema_version")
     if version != VERSION:
         raise fields.error("schema_version", f"expected {VERSION!r}. Got {version!r:.40}: write it as that version.")
-    if content.content.get("measured", True) is not True:
-        raise fields.error("measured", "expected true. Got a placeholder: measure the draft with specdec_bench.")
+    measured = content.content.get("measured", True)
+    if measured is not True:
+        reason = f"expected true. Got {measured!s:.40}: it is a placeholder, measure the draft with specdec_bench."
+        raise fields.error("measured", reason)
     if METHOD in fields and (method := fields.text(METHOD)) != PREFIX:
         reason = f"expected {PREFIX!r}, where a token counts after all before it. Got {method!r:.40}: measure it so."
         raise fields.error(METHOD, reason)
-    steps = _read_steps(content, HISTOGRAM) if HISTOGRAM in fields else {}
-    rates = {name: fields.numbers(name) for name in (CONDITIONAL, MARGINAL) if name in fields}
-    if not rates and (not steps or "vectors_unavailable_reason" in fields):
+    rates = _read_rates(content, fields)
+    length = _read_length(fields, rates)
+    _check_rates(fields, rates)
+    _check_means(content, fields, rates, length)
+    return Measurements(acceptance=_build_acceptance(fields, rates, length))
+
+
+def _read_rates(content: JsonObject, fields: Fields) -> _Rates:
+    steps = None
+    if HISTOGRAM in fields:
+        tokens = content.read_counts(HISTOGRAM)
+        if not tokens or min(tokens) < 1:
+            reason = (
+                "expected steps of at least 1 token, the target's own one included. Got others: has it drafted yet?"
+            )
+            raise fields.error(HISTOGRAM, reason)
+        steps = {length - 1: count for length, count in tokens.items()}
+    conditional, marginal = _read_vector(fields, CONDITIONAL), _read_vector(fields, MARGINAL)
+    if conditional is None and marginal is None and ("vectors_unavailable_reason" in fields or steps is None):
         raise fields.error(CONDITIONAL, "is missing, and the marginal rates too. Take a profile of longest_prefix.")
-    longest = max(steps, default=0)
-    length = fields.integer(LENGTH) if LENGTH in fields else max(1, longest, *map(len, rates.values()))
-    for name, vector in rates.items():
-        if len(vector) != length or length > MAX_STEP_TOKENS or not all(0 <= rate <= 1 for rate in vector):
-            reason = f"expected {length} rates from 0 to 1, one per draft token. Got others: is the file complete?"
-            raise fields.error(name, reason)
+    return _Rates(conditional=conditional, marginal=marginal, steps=steps)
+
+
+def _read_vector(fields: Fields, field: str) -> list[float] | None:
+    if field not in fields:
+        return None
+    rates = fields.numbers(field)
+    if not 0 < len(rates) <= MAX_STEP_TOKENS or not all(0 <= rate <= 1 for rate in rates):
+        raise fields.error(
+            field, f"expected 1 to {MAX_STEP_TOKENS} rates, each from 0 to 1. Got others: is the file complete?"
+        )
+    return rates
+
+
+def _read_length(fields: Fields, rates: _Rates) -> int:
+    """Return the draft tokens of a step; raises FormatError for vectors of another length, and longer steps."""
+    vectors = [
+        (name, vector) for name, vector in ((CONDITIONAL, rates.conditional), (MARGINAL, rates.marginal)) if vector
+    ]
+    longest = max(rates.steps, default=0) if rates.steps else 0
+    length = fields.integer(LENGTH) if LENGTH in fields else len(vectors[0][1]) if vectors else max(1, longest)
+    for name, vector in vectors:
+        if len(vector) != length:
+            raise fields.error(
+                name, f"expected {length} rates, one per draft token. Got {len(vector)}: write all of them."
+            )
     if longest > length:
-        reason = f"expected at most {length + 1} tokens a step, {length} of them drafted. Got {longest + 1}."
+        reason = f"expected at most {length + 1} tokens a step, {length} of them drafted. Got {longest + 1}: write all rates."
         raise fields.error(HISTOGRAM, reason)
-    survivals = {
-        name: list(accumulate(vector, mul)) if name == CONDITIONAL else vector for name, vector in rates.items()
-    }
-    source = HISTOGRAM if steps else next(iter(rates))
-    survival = _survival(steps, length) if steps else survivals[source]
-    _check_survival(content, fields, survivals, survival, f"as {source} has")
-    return Measurements(acceptance=_build_acceptance(fields, steps, rates, survival))
+    if MAX_LENGTH in fields and (supported := fields.integer(MAX_LENGTH)) < length:
+        raise fields.error(MAX_LENGTH, f"expected at least the {length} that were measured. Got {supported}.")
+    return length
 
 
-def _check_survival(
-    content: JsonObject,
-    fields: Fields,
-    survivals: Mapping[str, Sequence[float]],
-    survival: Sequence[float],
-    why: str,
-) -> None:
-    """Refuse rates and means that contradict the share of steps that accept at least 1, 2, … draft tokens."""
-    for name, shares in survivals.items():
-        for position, (got, expected) in enumerate(zip(shares, survival, strict=True)):
-            check_equal(fields, f"{name}[{position}]", expected=expected, got=got, within=RATE_ROUNDING, why=why)
-    has_lengths = isinstance(content.content.get(BY_LENGTH), dict)
-    by_length = fields.mapping(BY_LENGTH) if has_lengths else Fields(content.path, {})
-    mean = 1 + sum(survival)
-    for means, name in ((fields, MEAN), (by_length, str(len(survival)))):
-        if name in means:
-            check_equal(means, name, expected=mean, got=means.number(name), within=MEAN_ROUNDING, why=why)
+def _check_rates(fields: Fields, rates: _Rates) -> None:
+    if rates.marginal is not None:
+        for position, (before, after) in enumerate(pairwise(rates.marginal), start=1):
+            if after > before:
+                reason = f"expected never to rise, each counted over all steps. Got {after:g} after {before:g}."
+                raise fields.error(f"{MARGINAL}[{position}]", reason)
+    if rates.marginal is not None and rates.conditional is not None:
+        products = accumulate(rates.conditional, mul)
+        for position, (got, expected) in enumerate(zip(rates.marginal, products, strict=True)):
+            why = f"the product of the {CONDITIONAL} up to there"
+            check_equal(fields, f"{MARGINAL}[{position}]", expected=expected, got=got, within=RATE_ROUNDING, why=why)
+    if rates.steps:
+        total = sum(rates.steps.values())
+        for position, got in enumerate(rates.survival):
+            expected = sum(count for length, count in rates.steps.items() if length > position) / total
+            field = f"{CONDITIONAL if rates.marginal is None else MARGINAL}[{position}]"
+            check_equal(fields, field, expected=expected, got=got, within=RATE_ROUNDING, why=f"as in {HISTOGRAM}")
 
 
-def _build_acceptance(
-    fields: Fields, steps: Mapping[int, int], rates: Mapping[str, Sequence[float]], survival: Sequence[float]
-) -> ImportedAcceptance:
+def _check_means(content: JsonObject, fields: Fields, rates: _Rates, length: int) -> None:
+    """Refuse means that contradict the rates, and means of other lengths that no draft can have."""
+    if rates.steps:
+        accepted = sum(tokens * count for tokens, count in rates.steps.items())
+        mean, why = 1 + accepted / sum(rates.steps.values()), f"the mean of {HISTOGRAM}"
+    else:
+        mean, why = 1 + sum(rates.survival), "1 + the sum of the marginal rates"
+    if MEAN in fields:
+        check_equal(fields, MEAN, expected=mean, got=fields.number(MEAN), within=MEAN_ROUNDING, why=why)
+    by_length = content.content.get(BY_LENGTH)
+    if not isinstance(by_length, dict):
+        return
+    means = fields.mapping(BY_LENGTH)
+    for name in by_length:
+        drafted = int(name) if name.isascii() and name.isdecimal() and len(name) < 6 else 0
+        if drafted < 1:
+            raise means.error(name, "expected a number of draft tokens as name. Got another: name it so.")
+        got = means.number(name, least=1.0, most=drafted + 1.0)
+        if drafted == length:
+            check_equal(means, name, expected=mean, got=got, within=MEAN_ROUNDING, why=why)
+
+
+def _build_acceptance(fields: Fields, rates: _Rates, length: int) -> ImportedAcceptance:
     kind = "speculation profile"
     if "accept_length_model" in fields and fields.text("accept_length_model") == "measured_per_k":
-        kind = f"{kind}; measured with drafts of {len(survival)} tokens"
-    if steps:
-        return _pool(fields, HISTOGRAM, steps, len(survival), kind)
-    if CONDITIONAL not in rates:
-        return ImportedAcceptance(table=fields.build(MARGINAL, table_from_rates, survival), kind=kind)
-    reached = [1.0, *survival[:-1]]
-    conditional = [rate for rate, before in zip(rates[CONDITIONAL], reached, strict=True) if before > 0]
+        kind = f"{kind}; measured with drafts of {length} tokens"
+    if rates.steps:
+        counts = StepCounts.from_lengths(rates.steps, length)
+        return fields.build(HISTOGRAM, pool_steps, [counts], kind, one_sequence=False)
+    if rates.conditional is None:
+        return ImportedAcceptance(table=fields.build(MARGINAL, table_from_rates, rates.marginal), kind=kind)
+    reached = [1.0, *rates.survival[:-1]]
+    conditional = [rate for rate, survival in zip(rates.conditional, reached, strict=True) if survival > 0]
     return ImportedAcceptance(table=fields.build(CONDITIONAL, table_from_conditional, conditional), kind=kind)
 
 
