@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.invented import call, refused, succeed
+from tests.cli.invented import refused, succeed
 from treeopt import Profile, bundled
 from treeopt.cli.options.profile import ProfileOptions
 
@@ -156,25 +156,3 @@ class TestBudget:
         (spent,) = [line for line in lines if line.startswith("Spent ")]
         assert all(f"{part} " in spent for part in ("verification passes", "whole steps", "acceptance"))
         assert sum("chance that the plan is within 1 % of the fastest" in line for line in lines) == 1
-
-    @pytest.mark.slow
-    def test_interrupted_profile_is_resumed_with_another_budget(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("treeopt.profiler.latency.disturbance.remove_drift", lambda samples, _: samples)
-        command = ("profile", "--max-tokens", "2", "--context-tokens", "16", "--max-prompts", "3", "--time-budget")
-
-        def interrupt(*_: object, **__: object) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr("treeopt.profiler.refinement.ProfileRefiner.run", interrupt)
-            assert call(*command, "1h").exit_code != 0
-        lines = Path("profile.yaml.partial").read_text().splitlines()
-        assert sum('"spent verify"' in line for line in lines) == 1
-        monkeypatch.setattr("treeopt.profiler.refinement.CERTAIN", 0.0)
-        succeed(*command, "2h", "--resume")
-        samples = [json.loads(line) for line in lines if line.startswith('["verify 16x1')]
-        table = Profile.load("profile.yaml").latencies[0].verify
-        for tokens in {key for _, key, _ in samples}:
-            (timing,) = [timing for count, timing in zip(table.tokens, table.timings, strict=True) if count == tokens]
-            first = [values[0] for _, key, values in samples if key == tokens]
-            assert timing.samples_s[: len(first)].tolist() == pytest.approx(first, rel=1e-3)

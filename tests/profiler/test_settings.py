@@ -54,3 +54,7 @@ def test_heading_depends_on_every_setting_model_and_token():
     assert len({heading(), *headings}) == 1 + len(headings)
     assert heading(replace(SETTINGS)) == heading()
     assert "record" not in heading()
+
+
+def test_any_budget_resumes_a_profile():
+    assert len({heading(replace(SETTINGS, time_budget_s=seconds)) for seconds in (20.0, 90.0)}) == 1
