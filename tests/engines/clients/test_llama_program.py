@@ -105,10 +105,8 @@ def wrapped(program, tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", ["program", "wrapped"])
-def test_server_completes_and_ends_when_closed(kind, program, wrapped, tmp_path):
-    path = str(wrapped if kind == "wrapped" else program())
-    running = create_client("llama-server", url=None, threads=None, timeout_s=9, program=path).start(CONFIG)
+def test_server_completes_and_ends_when_closed(wrapped, tmp_path):
+    running = create_client("llama-server", url=None, threads=None, timeout_s=9, program=str(wrapped)).start(CONFIG)
     pid, arguments = json.loads((tmp_path / "log").read_text())
     (completion,) = running.complete([CompletionRequest("abc", 9, 0.0)])
     assert (completion.tokens, completion.steps, completion.prompt_tokens) == (9, 5, 5)
@@ -120,13 +118,11 @@ def test_server_completes_and_ends_when_closed(kind, program, wrapped, tmp_path)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", ["program", "wrapped"])
-def test_server_ends_with_a_killed_treeopt(kind, program, wrapped, tmp_path):
-    path = wrapped if kind == "wrapped" else program()
+def test_server_ends_with_a_killed_treeopt(wrapped, tmp_path):
     code = (
         "import time\nfrom treeopt.engines.clients.client import EngineConfig\n"
         "from treeopt.engines.clients.llama_server import LlamaProgram\n"
-        f"LlamaProgram({str(path)!r}).start({CONFIG!r})\nprint('ready', flush=True)\ntime.sleep(60)"
+        f"LlamaProgram({str(wrapped)!r}).start({CONFIG!r})\nprint('ready', flush=True)\ntime.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout.readline() == "ready\n"
