@@ -109,19 +109,6 @@ class TestCompletions:
         assert completion.decode_s == pytest.approx(11 * (STEP_S + TOKEN_S))
         assert mlx.requests == [(f"model {TARGET}", None, None, "sampler 0.0")]
 
-    @pytest.mark.parametrize(
-        ("drafted", "steps"),
-        [
-            ([False], [(1, 0)]),
-            ([True], [(1, 1)]),
-            ([False, False], [(1, 0), (1, 0)]),
-            ([True, True, False], [(3, 2)]),
-            ([True, False, True, True], [(2, 1), (2, 2)]),
-        ],
-    )
-    def test_steps_end_with_the_targets_own_tokens(self, drafted, steps):
-        assert mlx_lm.split_steps(drafted) == steps
-
     def test_end_token_does_not_shorten_the_text(self, mlx):
         mlx.end_token_at = 1
         assert complete().tokens == 10

@@ -7,7 +7,7 @@ import pytest
 from tests.engines.exporters.named import render
 from treeopt.engines import ENGINES
 from treeopt.engines.exporters import vllm
-from treeopt.engines.exporters.common import render_setting, round_rates, varying_schedule, version_numbers
+from treeopt.engines.exporters.common import render_setting, version_numbers
 from treeopt.engines.exporters.engine import BatchLength, SettingRequest
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees.drafter_parameters import DynamicTree
@@ -168,11 +168,6 @@ def test_files_are_those_of_the_engine(name, setting, expected):
 def test_replay_of_vllm_contains_the_schedule():
     replay = json.loads(files("vllm", make(schedule=FALLING, survival=SURVIVAL))["FILE.synthetic.json"])
     assert list(replay)[3:] == [vllm.SCHEDULE, "rejection_sample_method", "synthetic_acceptance_rates"]
-
-
-def test_engines_are_listed_in_order():
-    names = "vllm sglang tensorrt-llm hf llama-cpp lmdeploy mlx-lm exllamav3 openvino eagle"
-    assert " ".join(engine.name for engine in ENGINES) == names
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
@@ -343,14 +338,3 @@ def test_exllamav3_gets_rows_for_the_largest_batch_that_drafts():
     """A single sequence always gets the whole chain."""
     for parts, rows in ((((1, 1, 1), (2, 8, 0)), 4), (((1, 8, 3), (9, 64, 0)), 8 * 4)):
         assert json.loads(files("exllamav3", make(schedule=schedule(*parts)))["FILE"])["draft_max_rows"] == rows
-
-
-def test_rounded_rates_never_rise():
-    rounded = round_rates([0.5 + 1e-9 - step * 1e-12 for step in range(50)])
-    assert rounded == sorted(rounded, reverse=True)
-
-
-def test_schedule_parts_of_equal_length_are_joined():
-    assert varying_schedule(make(schedule=FALLING)) == schedule((1, 8, 3), (9, 32, 1), (33, 64, 0))
-    assert varying_schedule(make(schedule=schedule((1, 8, 2), (9, 9, 2)))) == ()
-    assert varying_schedule(make()) == ()
