@@ -15,9 +15,6 @@ from treeopt.engines.clients import mlx_lm
 from treeopt.engines.clients.client import CompletionRequest, EngineConfig
 from treeopt.engines.clients.registry import create_client
 from treeopt.errors import EngineError, InvalidValueError
-from treeopt.profiler import Checkpoint
-from treeopt.profiler.engine import Probe, ProbeSettings
-from treeopt.profiler.engine_profile import engine_profile
 
 INSTALLED = importlib.util.find_spec("mlx_lm") is not None and importlib.util.find_spec("mlx") is not None
 CONFIG = EngineConfig(target=str(TARGET), draft=str(DRAFT), draft_tokens=3)
@@ -119,24 +116,11 @@ class TestCompletions:
 
     def test_models_are_loaded_once_for_all_lengths(self, mlx):
         client = engine()
+        assert (client.name, client.version, client.device) == ("mlx-lm", "1.2 on mlx 3.4", "cpu")
+        assert [(setting.name, setting.value) for setting in client.settings] == [("device", "Device(cpu, 0)")]
         for length in (0, 1, 3):
             client.start(replace(CONFIG, draft_tokens=length))
         assert mlx.loaded == [str(TARGET), str(DRAFT)]
-
-    @pytest.mark.usefixtures("mlx")
-    def test_profile_contains_its_steps(self):
-        settings = ProbeSettings(lengths=(0, 1, 3), prompts=("a", "b"), rounds=1, max_new_tokens=41)
-        client = engine()
-        probe = Probe(client, CONFIG, settings, Checkpoint(None, "x"))
-        probe.measure()
-        profile = engine_profile(client, CONFIG, settings, probe)
-        assert (profile.engine.name, profile.engine.version) == ("mlx-lm", "1.2 on mlx 3.4")
-        assert profile.engine.settings[0].value == "Device(cpu, 0)"
-        by_length = {chain.length: chain for chain in profile.acceptances[0].chains}
-        # after the prefill, of 3: 38 tokens are 3 times 1, 4, 2, 3, then 1, 4, 2 and 1 of a step cut short
-        assert (by_length[3].tokens, by_length[3].steps) == ((38, 38), (16, 16))
-        # after the prefill, of 2: 39 tokens are 5 times 1, 2, 2, 2, then 1, 2 and 1 of a step cut short
-        assert (by_length[1].tokens, by_length[1].steps) == ((39, 39), (23, 23))
 
 
 class TestRefusals:

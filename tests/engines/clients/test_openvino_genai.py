@@ -14,9 +14,6 @@ from treeopt.engines.clients import client as client_module
 from treeopt.engines.clients import openvino_genai, registry
 from treeopt.engines.clients.client import CompletionRequest, EngineConfig
 from treeopt.errors import EngineError
-from treeopt.profiler import Checkpoint
-from treeopt.profiler.engine import Probe, ProbeSettings
-from treeopt.profiler.engine_profile import engine_profile
 
 REAL = importlib.util.find_spec("openvino_genai") is not None
 PAIR = Path(os.environ.get("TREEOPT_OPENVINO_PAIR", "build/engines/openvino"))
@@ -116,18 +113,6 @@ class TestCompletions:
         ]
         assert [(setting.name, setting.value) for setting in engine.settings] == [("threads", "2")]
         assert fake.loaded[0][2] >= 1024  # a prompt of the context's length is read in one step
-
-
-@pytest.mark.usefixtures("fake")
-def test_profile_contains_the_steps_of_the_engine(config):
-    settings = ProbeSettings(lengths=(0, 1, 3), prompts=("a", "b"), rounds=2, max_new_tokens=17, batch_sizes=(1, 2))
-    engine = client()
-    probe = Probe(engine, config, settings, Checkpoint(None, "x"))
-    probe.measure()
-    for latency in engine_profile(engine, config, settings, probe).chain_latencies:
-        for chain in latency.chains:
-            samples_s = chain.steps.samples_s
-            assert samples_s == pytest.approx([STEP_S * (1 + chain.length)] * len(samples_s))
 
 
 @pytest.mark.usefixtures("fake")
