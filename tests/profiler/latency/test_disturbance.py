@@ -8,6 +8,7 @@ import pytest
 
 from tests.profiler.pretended import Machine, draft_s, faults, machine_and_pair, verify_s
 from treeopt.errors import TreeoptError
+from treeopt.planner import Confidence
 from treeopt.planner.certainty import Certainty
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.budget import NO_DEADLINE
@@ -157,7 +158,8 @@ def test_refining_times_sizes_up_to_the_deciding_ones_again(make_model):
     timer.coarse(lambda _: nullcontext(), NO_DEADLINE)
     assert timer.latency().verify.seconds(1) == pytest.approx(SLOWER * verify_s(1, CONTEXTS[0], 1))
     busy.now = False
-    certainty = Certainty(probability=0.5, gains={}, verify_tokens=frozenset({1, decides}), draft_widths=frozenset())
+    confidence = Confidence(probability=0.5, if_exact={"verify": 1.0})
+    certainty = Certainty(confidence=confidence, verify_tokens=frozenset({1, decides}), draft_widths=frozenset())
     for _ in range(3):
         timer.refine("verify", certainty, NO_DEADLINE, 12)
     verify = timer.latency().verify

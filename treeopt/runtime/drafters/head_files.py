@@ -42,9 +42,9 @@ class HeadFolder:
 
     def __init__(self, path: Path | str, target: Transformer, nested: str = "") -> None:
         self.path, self.target = Path(path), target
-        self.tensors = TensorReader.open_folder(self.path, device=target.device, dtype=target.dtype)
         self.config_path = self.path / CONFIG
         self.content = read_object(self.config_path)
+        self.tensors = TensorReader.open_folder(self.path, device=target.device, dtype=target.dtype)
         self.speculators = SPECULATORS in self.content
         """Whether the sizes are in a mapping of their own."""
         inner = self.content.get(nested) or {}
