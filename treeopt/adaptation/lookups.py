@@ -8,20 +8,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from treeopt.adaptation.candidates import ContextCosts
 from treeopt.adaptation.strategy import LOOKUP, PredictedRate, Strategy, describe_strategy
 from treeopt.errors import InfeasibleError
 from treeopt.planner.curves import MIN_S
-from treeopt.planner.drafter_costs import (
-    mean_pass_s,
-    pass_costs,
-    point_of_decoding,
-    setting_overheads_s,
-    shrink_overheads,
-)
-from treeopt.planner.resampling import SEED, Resampled
+from treeopt.planner.drafter_costs import mean_pass_s, pass_costs, point_of_decoding, predict_settings
+from treeopt.planner.options import Option
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.lookup_replay import LookupReplay, ReplayedSteps
@@ -61,23 +53,22 @@ def measured_lookups(
     if not fitting:
         return ()
     nearest = min(fitting, key=lambda item: abs(item.context_tokens - costs.planned))
-    decoded_at = point_of_decoding(profile, sampling, nearest.context_tokens)
-    passes, estimator = pass_costs(decoded_at), Resampled(np.random.default_rng(SEED))
-    settings = [
-        item for item in nearest.settings if item.max_tokens <= min(max_nodes, costs.max_nodes, passes.max_nodes)
-    ]
-    if not settings:
-        return ()
-    drawn_s = setting_overheads_s(nearest.plain, settings, pass_costs(decoded_at, estimator), estimator)
-    overheads_s, _ = shrink_overheads(setting_overheads_s(nearest.plain, settings, passes), drawn_s)
+    point = point_of_decoding(profile, sampling, nearest.context_tokens)
+    options = predict_settings(profile, drafters[0], [nearest], point, max_nodes=min(max_nodes, costs.max_nodes))
+    passes, measured = pass_costs(point), {item.values: item for item in nearest.settings}
+
+    def pass_s(option: Option) -> float:
+        item = measured[option.drafter.values]
+        return float(mean_pass_s(item.replayed or item, passes))
+
     return tuple(
         MeasuredLookup(
-            setting=PromptLookupSetting(**{value.name: value.value for value in item.values}),
-            tokens_per_step=item.tokens_per_step,
-            step_s=overhead_s + float(mean_pass_s(item.replayed or item, passes)),
-            overhead_s=overhead_s,
+            setting=PromptLookupSetting(**{value.name: value.value for value in option.drafter.values}),
+            tokens_per_step=option.tokens_per_step.value,
+            step_s=option.step_s.value,
+            overhead_s=option.step_s.value - pass_s(option),
         )
-        for item, overhead_s in zip(settings, overheads_s.tolist(), strict=True)
+        for option, _ in options
     )
 
 

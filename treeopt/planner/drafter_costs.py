@@ -172,10 +172,11 @@ class _SettingCosts:
 
     def overheads_s(self, values: Sequence[Values]) -> Float64:
         """Return (…, settings): seconds of a step outside the target's pass."""
-        overheads_s = [
-            weight * setting_overheads_s(plain, settings, costs, self._estimator)
-            for weight, plain, settings, costs in self._measured(values)
-        ]
+        overheads_s = []
+        for weight, plain, settings, costs in self._measured(values):
+            relative = relative_step_s(plain, [setting.decoded for setting in settings], self._estimator)
+            passes_s = np.stack([mean_pass_s(setting, costs) for setting in settings], axis=-1)
+            overheads_s.append(weight * (costs.plain_s[..., :1] * relative - passes_s))
         return np.asarray(np.sum(overheads_s, axis=0))
 
     def passes_s(self, values: Sequence[Values]) -> Float64:
@@ -201,22 +202,6 @@ class _SettingCosts:
 
     def _passes_s(self, settings: Sequence[MeasuredSetting]) -> Float64:
         return np.stack([mean_pass_s(setting.replayed or setting, self._costs) for setting in settings], axis=-1)
-
-
-def setting_overheads_s(
-    plain: DecodedSequences, settings: Sequence[MeasuredSetting], costs: StepCosts, estimator: Estimator = OBSERVED
-) -> Float64:
-    """Return (…, settings): seconds of a step outside the target's pass.
-
-    Args:
-        plain: sequences decoded plainly.
-        settings: the same sequences decoded with each setting.
-        costs: of the passes where they were decoded.
-        estimator: how often each sequence counts.
-    """
-    relative = relative_step_s(plain, [setting.decoded for setting in settings], estimator)
-    passes_s = np.stack([mean_pass_s(setting, costs) for setting in settings], axis=-1)
-    return np.asarray(costs.plain_s[..., :1] * relative - passes_s)
 
 
 def shrink_overheads(observed_s: Float64, drawn_s: Float64) -> tuple[Float64, Float64]:
