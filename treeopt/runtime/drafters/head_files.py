@@ -37,10 +37,17 @@ class HeadFolder:
         target: the weights are read onto its device, in its dtype.
         nested: name of the mapping in `config.json`; its fields yield to those outside.
 
-    Raises TreeoptError if a file is missing, FormatError for one that cannot be read.
+    Raises InvalidValueError for a target that treeopt does not run itself, TreeoptError if a file is missing, FormatError
+    for one that cannot be read.
     """
 
     def __init__(self, path: Path | str, target: Transformer, nested: str = "") -> None:
+        if not isinstance(target, Transformer):
+            raise InvalidValueError(
+                "target: expected one that treeopt runs itself, whose states and embedding a head reads. "
+                f"Got {type(target).__name__}: choose a drafter without heads.",
+                field="target",
+            )
         self.path, self.target = Path(path), target
         self.config_path = self.path / CONFIG
         self.content = read_object(self.config_path)

@@ -1,6 +1,7 @@
 """EAGLE heads in folders: the hidden states that are read, warnings, and refusals in one line."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -198,6 +199,11 @@ class TestRefusals:
             InvalidValueError, match=r"layers: expected 3 hidden-state layer ids from 0 to 2.*Got \(2, 4, 5\)"
         ):
             load_eagle(folder, target)
+        with pytest.raises(
+            InvalidValueError,
+            match=r"target: expected one that treeopt runs itself.*SimpleNamespace: choose a drafter without",
+        ):
+            load_eagle(folder, SimpleNamespace())
 
     def test_more_children_than_tokens_are_refused(self, deep, tmp_path):
         head = load_eagle(saved(tmp_path, deep), deep)

@@ -52,7 +52,7 @@ def load_dflash(folder: Path | str, target: Transformer) -> DFlashHead:
     Embedding and output layer are the target's if the folder has none.  A confidence head is checked, but not used.
 
     Raises TreeoptError if a file is missing, FormatError naming the field or tensor that is wrong, InvalidValueError
-    for a head of another target.
+    for a head of another target, and for a target that treeopt does not run itself.
     """
     source = HeadFolder(folder, target, NESTED)
     source.refuse_kinds(OTHER_HEADS, "a DFlash or DSpark head", ignored=LEGACY_PREFIX)

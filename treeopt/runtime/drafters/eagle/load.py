@@ -47,7 +47,7 @@ def load_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[int,
             last state, and take none.
 
     Raises TreeoptError if a file is missing, FormatError naming the field or tensor that is wrong, InvalidValueError
-    for a head of another target.
+    for a head of another target, and for a target that treeopt does not run itself.
     """
     source = HeadFolder(folder, target, NESTED)
     if any(name.startswith(f"{MTP_MODULE}.") for name in source.tensors):
