@@ -134,8 +134,8 @@ class Recalibration:
             self._lookups.check(begin_with)
             apply_strategy(decoder, begin_with)
         self._context, self._times, self._solve_s = costs.planned, StepTimes(), 0.0
-        self._solved_contexts: set[int] = set()
-        """Contexts for which trees were solved since acceptance or times changed."""
+        self._solved_for: dict[int, tuple[float, float]] = {}
+        """By context, the inputs of its last solution."""
         self._start_averages()
         self._planned = begin_with or tree
         self._start(self._planned)
@@ -258,18 +258,16 @@ class Recalibration:
         return float(self._acceptance.shift(self._expected)[:, 0].mean()), log(self._times.drafting)
 
     def _solution_is_outdated(self) -> bool:
-        """Return whether acceptance or times have changed since the last solution, or the context has none yet."""
-        changes = (abs(now - before) for now, before in zip(self._solver_inputs(), self._solved_for, strict=True))
-        changed = any(change >= step for change, step in zip(changes, (SHIFT_STEP, DRAFTING_STEP), strict=True))
-        if changed:
-            self._solved_contexts.clear()
-        return changed or self._context not in self._solved_contexts
+        """Return whether acceptance or times have changed since the context's last solution, or it has none yet."""
+        if self._context not in self._solved_for:
+            return True
+        (shift, drafting), (solved_shift, solved_drafting) = self._solver_inputs(), self._solved_for[self._context]
+        return abs(shift - solved_shift) >= SHIFT_STEP or abs(drafting - solved_drafting) >= DRAFTING_STEP
 
     def _solve(self) -> None:
         start_s = self._now_s()
         self._candidates.solve(self._acceptance.shift(self._expected), self._times, self._context)
-        self._solved_for = self._solver_inputs()
-        self._solved_contexts.add(self._context)
+        self._solved_for[self._context] = self._solver_inputs()
         self._solve_s = self._now_s() - start_s
 
     def _describe_averages(self) -> str:
