@@ -56,8 +56,6 @@ class AdapterModel:
     """How it runs, for the user: predicates of sentences."""
     batches = True
     """Whether one pass takes several sequences."""
-    captures = True
-    """Whether passes may be captured as CUDA graphs."""
 
     def __init__(self, model: Any, *, name: str) -> None:
         self.name = name
@@ -66,14 +64,15 @@ class AdapterModel:
         self.weight_bytes: int = model.get_memory_footprint()  # some quantisers keep weights in buffers
         self.dtype: torch.dtype = model.dtype
         self.device = _find_input_device(model)
-        self.captures = not _is_spread(model)
         self._model = model.eval()
+        self.captures = len(self.devices) <= 1 and not _is_offloaded(model)
+        """Whether passes may be captured as CUDA graphs: not if weights or activations move between devices."""
         self._cache_argument = cache_argument(model)
 
     @property
     def devices(self) -> tuple[str, ...]:
         """Devices of its weights, such as `cpu` and `disk`; empty without a device map."""
-        return _devices(self._model)
+        return tuple(dict.fromkeys(str(device) for device in getattr(self._model, "hf_device_map", {}).values()))
 
     def new_caches(self, capacity: int, sequences: int) -> list[AdapterCache]:
         return AdapterStore(sequences, capacity).caches()
@@ -243,15 +242,6 @@ class AdapterModel:
         hidden_states: tuple[Tensor, ...] = output.hidden_states
         layers = tuple(hidden_states[layer_id].to(self.device) for layer_id in requested_states.layer_ids)
         return HiddenStates(layers, hidden_states[-1].to(self.device) if requested_states.last else None)
-
-
-def _devices(model: Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(device) for device in getattr(model, "hf_device_map", {}).values()))
-
-
-def _is_spread(model: Any) -> bool:
-    """Return whether weights or activations move between devices during a pass."""
-    return len(_devices(model)) > 1 or _is_offloaded(model)
 
 
 def _is_offloaded(model: Any) -> bool:
