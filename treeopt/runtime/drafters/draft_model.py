@@ -68,8 +68,8 @@ class DraftHead(ForwardModel, Protocol):
     def requested_states(self) -> RequestedStates:
         """Hidden states of the target that it reads."""
 
-    def new_sequence(self, cache: Any, nodes: int) -> DraftSequence:
-        """Return the state of a sequence with up to `nodes` nodes fed in a step."""
+    def new_sequences(self, capacity: int, nodes: int, sequences: int) -> Sequence[DraftSequence]:
+        """Return the state of several sequences; arguments as for `new_draft_sequences`."""
 
 
 class DraftModelSequence:
@@ -143,7 +143,7 @@ class DraftModelSequence:
         self.ready = self.cache.length + len(self.pending) <= self.model.config.max_positions
 
 
-def new_draft_sequences(model: ForwardModel, capacity: int, nodes: int, sequences: int) -> list[DraftSequence]:
+def new_draft_sequences(model: ForwardModel, capacity: int, nodes: int, sequences: int) -> Sequence[DraftSequence]:
     """Return the state of a draft model, or of a head, for several sequences.
 
     Args:
@@ -152,9 +152,9 @@ def new_draft_sequences(model: ForwardModel, capacity: int, nodes: int, sequence
         nodes: nodes that a sequence is fed in a step, at most.
         sequences: how many.
     """
-    caches = new_caches(model, capacity + nodes, sequences)
     if isinstance(model, DraftHead):
-        return [model.new_sequence(cache, nodes) for cache in caches]
+        return model.new_sequences(capacity, nodes, sequences)
+    caches = new_caches(model, capacity + nodes, sequences)
     return [DraftModelSequence(cast("LanguageModel", model), cache) for cache in caches]
 
 

@@ -20,6 +20,7 @@ from treeopt.runtime.models.attention import BatchedAttention, PassAttention, Se
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
 from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import (
     NO_STATES,
     PREFILL_TOKENS,
@@ -176,8 +177,9 @@ class EagleHead:
         store = KVStore.empty(self.config, capacity, sequences, rotations=self._rotations, dtype=self.dtype)
         return store.caches()
 
-    def new_sequence(self, cache: KVCache, nodes: int) -> "EagleSequence":
-        return EagleSequence(self, cache, nodes)
+    def new_sequences(self, capacity: int, nodes: int, sequences: int) -> list["EagleSequence"]:
+        """Return the state of sequences of up to `capacity` tokens, each fed up to `nodes` nodes in a step."""
+        return [EagleSequence(self, cache, nodes) for cache in new_caches(self, capacity + nodes, sequences)]
 
     def cache_bytes(self, capacity: int) -> int:
         return KVStore.sequence_bytes(self.config, capacity, self.dtype)

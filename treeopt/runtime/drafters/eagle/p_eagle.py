@@ -8,6 +8,7 @@ causal, so a slot does not depend on deeper ones, and a pass over fewer levels p
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from treeopt.runtime.drafters.eagle.load import MASK_HIDDEN, NESTED, EagleLoader
 from treeopt.runtime.drafters.head_files import HeadFolder
 from treeopt.runtime.drafters.heads import MarginalTree
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
-from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import HiddenStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.runner import Runner, make_graph_pool
@@ -85,11 +85,7 @@ class PEagleDrafter(SequenceDrafter[EagleSequence]):
         self.max_tokens = tree.nodes
         most_slots = 2 * head.levels  # the root, all levels accepted before it, and the other levels after it
         self._runner = Runner(head, max_nodes=most_slots, pool=make_graph_pool(head.device, cuda_graphs))
-        super().__init__(
-            lambda sequences: [
-                head.new_sequence(cache, head.levels) for cache in new_caches(head, capacity + head.levels, sequences)
-            ]
-        )
+        super().__init__(partial(head.new_sequences, capacity, head.levels))
         self.change_tree(tree)
 
     @property
