@@ -17,6 +17,7 @@ from treeopt.profiler.decoding import Decoding
 from treeopt.records.identity import Identity
 from treeopt.records.machine import Pair
 from treeopt.records.sampling import Sampling
+from treeopt.runtime.models.model import ModelSizes
 from treeopt.trees import TokenTree
 
 BEGIN = 0
@@ -24,6 +25,7 @@ MEASURED = {"rule": "specinfer", "temperature": 0.7, "top_p": 0.9, "top_k": 5, "
 DECODING = Decoding(rule="specinfer", sampling=Sampling(0.7, 0.9, 5), draft_sampling=Sampling(0.5, 0.8, 3))
 PROMPTS = [[number] for number in range(9)]
 HELD_OUT = PROMPTS[::4]
+SIZES = ModelSizes(vocabulary=9, max_positions=1000, end_tokens=())
 
 
 class Tokenizer:
@@ -45,7 +47,7 @@ def received(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     pair = replace(profile.pair, target="bundled big", draft="bundled small")  # whose folders need no name
     saved(folder, replace(profile, pair=pair, acceptances=(replace(profile.acceptances[0], **MEASURED),)))
     TokenTree([-1, 0, 0, 1]).save("tree.json")
-    model = SimpleNamespace(name="m", device=torch.device("cpu"), config=SimpleNamespace(max_positions=1000))
+    model = SimpleNamespace(name="m", device=torch.device("cpu"), config=SIZES)
     described = Pair(target="m", draft="m", dtype="float32")
     models = SimpleNamespace(target=model, draft=model, draft_model=model, tokenizer=Tokenizer(), described=described)
     monkeypatch.setattr(PairOptions, "load", lambda _, **__: models)

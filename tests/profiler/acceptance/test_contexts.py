@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
 from treeopt.profiler.processes.processes import Processes
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
-from treeopt.runtime.models.model import NO_STATES, Output, Outputs
+from treeopt.runtime.models.model import NO_STATES, ModelSizes, Output, Outputs
 from treeopt.trees import TokenTree, chain
 
 VOCABULARY, MAX_TOKENS, END = 8, 400, 7
@@ -42,7 +41,7 @@ class Counter(Memoryless):
     def __init__(self, is_right=lambda _: True, ends=None, name="toy"):
         self.is_right, self.ends, self.name = is_right, ends or {}, name
         end_tokens = (END,) if ends else ()
-        self.config = SimpleNamespace(vocabulary=VOCABULARY, max_positions=MAX_TOKENS, end_tokens=end_tokens)
+        self.config = ModelSizes(vocabulary=VOCABULARY, max_positions=MAX_TOKENS, end_tokens=end_tokens)
 
     def prefill(self, tokens, cache, requested_states=NO_STATES):  # noqa: ARG002
         cache.text = tokens.tolist()

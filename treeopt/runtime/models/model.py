@@ -315,7 +315,7 @@ def describe_length_limit(model: LanguageModel) -> str:
 
 def describe_max_positions(sizes: ModelSizes) -> str:
     """Return the maximum sequence length in words: `2048 tokens, its trained length`."""
-    return f"{sizes.max_positions} tokens, its {getattr(sizes, 'limited_by', TRAINED_LENGTH)}"
+    return f"{sizes.max_positions} tokens, its {sizes.limited_by}"
 
 
 def shortest_model(*models: LanguageModel | None) -> LanguageModel:
