@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
+from treeopt.runtime.drafters.prompt_lookup import Occurrences
 from treeopt.trees.drafter_parameters import PromptLookupSetting
 
 MAX_STORED_TOKENS = 2**14
@@ -17,7 +18,6 @@ MAX_STORED_TOKENS = 2**14
 MIN_STORED_TOKENS = 2**13
 MAX_REPLAYED_TOKENS = 512
 """Only the last tokens since the previous replay are replayed; earlier steps are not counted."""
-NOT_FOUND = -1
 
 
 class ReplayedSteps(NamedTuple):
@@ -70,25 +70,25 @@ class LookupReplay:
             results += [self._replay(number, setting.length, count_accepted) for number, setting in settings]
         return results
 
-    def _count_accepted(self, max_ngram: int, length: int, root: int) -> int:
-        """Return the accepted tokens of a draft below a root, `NOT_FOUND` if nothing is drafted."""
+    def _count_accepted(self, max_ngram: int, length: int, root: int) -> int | None:
+        """Return the accepted tokens of a draft below a root, None if nothing is drafted."""
         start, accepted = self._occurrences.find_longest(root, max_ngram), 0
-        if start == NOT_FOUND:
-            return NOT_FOUND
+        if start is None:
+            return None
         tokens, longest = self._tokens, min(length, len(self._tokens) - root - 1)
         while accepted < longest and tokens[start + accepted] == tokens[root + 1 + accepted]:
             accepted += 1  # a draft that repeats itself is covered: the sequence has repeated itself too
         return accepted
 
-    def _replay(self, number: int, length: int, count_accepted: Callable[[int], int]) -> ReplayedSteps:
+    def _replay(self, number: int, length: int, count_accepted: Callable[[int], int | None]) -> ReplayedSteps:
         tokens = steps = drafted = 0
         root = max(self._roots[number], len(self._tokens) - MAX_REPLAYED_TOKENS)
         last = len(self._tokens) - 2 - length  # the last root whose whole step is known
         while root <= last:
             accepted = count_accepted(root)
-            if accepted != NOT_FOUND:
+            if accepted is not None:
                 drafted += 1
-            committed = 1 + min(max(accepted, 0), length)
+            committed = 1 + min(accepted or 0, length)
             steps += 1
             tokens += committed
             root += committed
@@ -109,37 +109,3 @@ class LookupReplay:
         replayed, roots = max(0, self._replayed - dropped), [max(0, root - dropped) for root in self._roots]
         self._restart(self._dropped + dropped, self._tokens[dropped:])
         self._replayed, self._roots = replayed, roots
-
-
-class Occurrences:
-    """For every position, the end of the last earlier occurrence of the n-gram that ends there, for every n.
-
-    Args:
-        max_ngram: longest n-gram.
-    """
-
-    def __init__(self, max_ngram: int) -> None:
-        self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(max_ngram)]
-        """For every n, the position after the last occurrence of each n-gram."""
-        self._previous: list[list[int]] = [[] for _ in range(max_ngram)]
-        """For every n and position, the position after the earlier occurrence, `NOT_FOUND` for a new n-gram."""
-
-    def read(self, tokens: Sequence[int]) -> None:
-        """Index the new tokens of a sequence, given all of it."""
-        first = len(self._previous[0])
-        for n, (ends, previous) in enumerate(zip(self._ends, self._previous, strict=True), 1):
-            start = max(0, first - n + 1)
-            previous += [NOT_FOUND] * min(start + n - 1 - first, len(tokens) - first)
-            ngrams = zip(*(tokens[start + offset :] for offset in range(n)), strict=False)
-            for end, ngram in enumerate(ngrams, start + n):
-                previous.append(ends.get(ngram, NOT_FOUND))
-                ends[ngram] = end
-
-    def find_longest(self, position: int, max_ngram: int) -> int:
-        """Return the position after the longest n-gram at `position` that occurred before, or `NOT_FOUND`."""
-        end = NOT_FOUND
-        for previous in self._previous[:max_ngram]:
-            if previous[position] == NOT_FOUND:
-                break  # no longer n-gram can have occurred
-            end = previous[position]
-        return end

@@ -1,6 +1,6 @@
 """Prompt lookup: drafts the tokens that followed the last occurrence of the newest n-gram (Saxena, 2023)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -10,11 +10,44 @@ from treeopt.runtime.models.model import HiddenStates
 from treeopt.trees.drafter_parameters import PromptLookupSetting
 
 
-class IndexedSequence:
-    """A sequence with an index of the n-grams before its end.
+class Occurrences:
+    """For every position of a sequence, where the n-grams that end there occurred last before, for every n.
 
     Args:
-        max_ngram: longest n-gram of the index.
+        max_ngram: longest n-gram.
+    """
+
+    def __init__(self, max_ngram: int) -> None:
+        self._max_ngram = max_ngram
+        self._ends: dict[tuple[int, ...], int] = {}
+        """Position after the last occurrence of each n-gram."""
+        self._previous: list[list[int | None]] = []
+        """For every position, the ends of earlier occurrences, the shortest n-gram first; None for a new one."""
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Index the new tokens of a sequence, given all of it."""
+        ends = self._ends
+        for end in range(len(self._previous) + 1, len(tokens) + 1):
+            last = tuple(tokens[max(0, end - self._max_ngram) : end])
+            ngrams = [last[first:] for first in range(len(last) - 1, -1, -1)]
+            self._previous.append([*map(ends.get, ngrams)])
+            ends.update(dict.fromkeys(ngrams, end))
+
+    def find_longest(self, position: int, max_ngram: int) -> int | None:
+        """Return the position after the earlier occurrence of the longest n-gram at `position`; None if all are new."""
+        longest = None
+        for end in self._previous[position][:max_ngram]:
+            if end is None:
+                break  # no longer n-gram can have occurred
+            longest = end
+        return longest
+
+
+class LookupSequence:
+    """The tokens of a sequence, and where their n-grams occurred before.
+
+    Args:
+        max_ngram: longest n-gram that is looked up.
     """
 
     ready = True
@@ -22,11 +55,9 @@ class IndexedSequence:
     def __init__(self, max_ngram: int) -> None:
         self._max_ngram = max_ngram
         self._tokens: list[int] = []
-        self.ends: dict[tuple[int, ...], int] = {}
-        """Position after the last occurrence of each n-gram."""
 
     def begin(self, tokens: Sequence[int], states: HiddenStates | None = None) -> None:  # noqa: ARG002
-        self._tokens, self.ends = [], {}
+        self._tokens, self._occurrences = [], Occurrences(self._max_ngram)
         self._append(tokens)
 
     def accept(self, step: Step) -> None:
@@ -38,31 +69,26 @@ class IndexedSequence:
 
     def find_continuation(self, length: int) -> list[int]:
         """Return the `length` tokens after the last earlier occurrence of the newest n-gram; empty if it is new."""
-        end = next((self.ends[ngram] for ngram in self._last_ngrams() if ngram in self.ends), None)
-        continuation = [] if end is None else self._tokens[end : end + length]
-        for index in range(length - len(continuation) if continuation else 0):
+        start = self._occurrences.find_longest(len(self._tokens) - 1, self._max_ngram)
+        if start is None:
+            return []
+        continuation = self._tokens[start : start + length]
+        for index in range(length - len(continuation)):
             continuation.append(continuation[index])
         return continuation
 
-    def _last_ngrams(self) -> list[tuple[int, ...]]:
-        """Return the n-grams at the end, longest first."""
-        last = tuple(self._tokens[-self._max_ngram :])
-        return [last[first:] for first in range(len(last))]
-
-    def _append(self, tokens: Iterable[int]) -> None:
-        for token in tokens:
-            self.ends.update(dict.fromkeys(self._last_ngrams(), len(self._tokens)))
-            self._tokens.append(token)
+    def _append(self, tokens: Sequence[int]) -> None:
+        self._tokens += tokens
+        self._occurrences.read(self._tokens)
 
 
-class PromptLookupDrafter(SequenceDrafter[IndexedSequence]):
+class PromptLookupDrafter(SequenceDrafter[LookupSequence]):
     """Drafts a chain: the tokens after the latest earlier occurrence of the last n tokens.
 
     The largest n up to `max_ngram` with an earlier occurrence counts; without one, nothing is drafted.  If fewer than
     `length` tokens followed it, the draft repeats itself, as the sequence then does.
 
-    An index maps each n-gram to its last occurrence: a step costs `max_ngram` look-ups, and as many entries for each
-    new token, however long the sequence is.
+    A step costs `max_ngram` look-ups and index entries for each new token, however long the sequence is.
 
     Args:
         max_ngram: longest n-gram that is looked up.
@@ -74,9 +100,9 @@ class PromptLookupDrafter(SequenceDrafter[IndexedSequence]):
     def __init__(self, max_ngram: int, length: int) -> None:
         self.setting = PromptLookupSetting(max_ngram, length)
         self.max_tokens = self.setting.max_nodes
-        super().__init__(lambda count: [IndexedSequence(max_ngram) for _ in range(count)])
+        super().__init__(lambda count: [LookupSequence(max_ngram) for _ in range(count)])
 
-    def _fill(self, states: Sequence[IndexedSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+    def _fill(self, states: Sequence[LookupSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         continuations = [(state.root, state.find_continuation(self.setting.length)) for state in states]
         return [
             Proposal(intern_chain(len(continuation)), torch.tensor([root, *continuation]))
