@@ -22,7 +22,7 @@ import transformers
 from common import default_prompts, describe_environment
 
 from treeopt.files.json_file import parse_json
-from treeopt.methods.build import build_decoder, load_planned_drafter
+from treeopt.methods.build import build_decoder
 from treeopt.planner import Option as PlannedOption
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan
 from treeopt.planner.drafters import drafter_plan
@@ -34,6 +34,7 @@ from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
 from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.registry import load_drafter
 from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.texts.prompts import CATEGORY, DEFAULT_PROMPTS, MAX_PROMPTS, bench_prompts, load_prompts
 from treeopt.trees import TreeFile
@@ -142,8 +143,7 @@ def treeopt_options(
     plain = Decoder(models.target, None, sampling=sampling, max_sequence_tokens=max_tokens)
     options = [Option("plain", "", partial(decode_steps, plain, new_tokens))]
     loaded = {
-        drafter.label: load_planned_drafter(drafter.base_setting, models, capacity=max_tokens)
-        for drafter in profile.drafters
+        drafter.label: load_drafter(drafter.base_setting, models, capacity=max_tokens) for drafter in profile.drafters
     }
     for setting, best in best_options(profile, temperature):
         decoder = build_decoder(

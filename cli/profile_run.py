@@ -80,7 +80,7 @@ def _measure(
     prompts = profile_prompts(all_prompts)
     check_measurable(models.target, models.draft, prompts, settings)
     drafters = _load_drafters(args, settings, models, prompts, processes)
-    settings = replace(settings, drafters=tuple(drafter.setting() for drafter in drafters))
+    settings = replace(settings, drafters=tuple(drafter.setting for drafter in drafters))
     if is_first and not args.imports.has_times:
         warn_of_other_programs(
             models.target,
@@ -135,8 +135,8 @@ def _load_drafters(
         raise InvalidValueError(
             f"drafter: expected to be measured by one process. Got {processes.count}: leave torchrun out."
         )
-    from treeopt.methods.build import load_planned_drafter
     from treeopt.profiler.limits import longest_sequence
+    from treeopt.runtime.drafters.registry import load_drafter
 
     capacity = longest_sequence(models.target, models.draft, prompts, settings)
     loaded: dict[DrafterSetting, LoadedDrafter] = {}
@@ -144,7 +144,7 @@ def _load_drafters(
     for drafter in args.other_drafters:
         heads = replace(drafter, block_draft_tokens=None)
         if heads not in loaded:
-            loaded[heads] = load_planned_drafter(heads, models, capacity=capacity)
+            loaded[heads] = load_drafter(heads, models, capacity=capacity)
         drafters.append(loaded[heads].with_block_of(drafter.block_draft_tokens))
     return drafters
 

@@ -147,13 +147,13 @@ def load_planned_drafter(
     path: Path, planned: "TreeFile", models: "ModelPair", *, capacity: int | None = None
 ) -> "LoadedDrafter | None":
     """Load the heads of a plan's drafter, with a warning if they differ from the planned ones; None for the draft model."""
-    from treeopt.methods.build import load_planned_drafter
+    from treeopt.runtime.drafters.registry import load_drafter
 
     setting = planned.drafter
     if setting is None:
         return None
-    loaded = load_planned_drafter(setting, models, capacity=capacity)
-    if None not in (setting.digest, loaded.digest) and setting.digest != loaded.digest:
+    loaded = load_drafter(setting, models, capacity=capacity)
+    if None not in (setting.digest, loaded.setting.digest) and setting.digest != loaded.setting.digest:
         heads = "the bundled ones" if setting.source is None else f"those in {setting.source}"
         warn(
             Warning(

@@ -1,6 +1,7 @@
 """Settings of drafters with trees of their own that are worth decoding with."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
@@ -63,7 +64,10 @@ def find_candidates(
     """
     names = parameter_names(drafter.name)
     settings = [
-        drafter.setting(tuple(SettingValue(name=name, value=getattr(parameters, name)) for name in names))
+        replace(
+            drafter.setting,
+            values=tuple(SettingValue(name=name, value=getattr(parameters, name)) for name in names),
+        )
         for parameters in _find_parameters(drafter, make_model, make_record, max_tokens)
     ]
     fitting = [setting for setting in dict.fromkeys(settings) if _fits(drafter, setting, max_tokens)]

@@ -160,10 +160,10 @@ class DrafterMeasurement:
             measured.append(
                 MeasuredDrafter(
                     name=drafter.name,
-                    source=drafter.source,
-                    digest=drafter.digest,
-                    layers=drafter.layers,
-                    block_draft_tokens=drafter.block_draft_tokens,
+                    source=drafter.setting.source,
+                    digest=drafter.setting.digest,
+                    layers=drafter.setting.layers,
+                    block_draft_tokens=drafter.setting.block_draft_tokens,
                     latencies=latencies.get(drafter.label, ()),
                     trees=trees,
                     decodes=decodes,

@@ -38,15 +38,15 @@ def drafter_rows(output: str) -> list[str]:
 def test_layers_apply_to_eagle_heads_only(folder: Path, monkeypatch: pytest.MonkeyPatch):
     layers_of = {}
 
-    def load(name, *_, layers, **__):
-        layers_of[name] = layers
+    def load(setting, *_, **__):
+        layers_of[setting.name] = setting.layers
         if len(layers_of) < 5:
-            loaded = SimpleNamespace(setting=lambda: drafter_setting(name, layers=layers))
+            loaded = SimpleNamespace(setting=setting)
             loaded.with_block_of = lambda _: loaded
             return loaded
         raise TreeoptError("enough")
 
-    monkeypatch.setattr("treeopt.methods.build.load_drafter", load)
+    monkeypatch.setattr("treeopt.runtime.drafters.registry.load_drafter", load)
     names = ("medusa", "eagle=heads", "p-eagle=heads", "eagle2=heads", "lookahead")
     options = [word for name in names for word in ("--drafter", name)]
     assert call("profile", *LITTLE, *options, "--eagle-layers", "9,2,6").exit_code == 1

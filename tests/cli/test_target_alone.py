@@ -11,6 +11,7 @@ import pytest
 from tests.cli.invented import call, refused, succeed
 from treeopt import Profile, bundled, plan
 from treeopt.trees import load_file
+from treeopt.trees.drafter_setting import DrafterSetting
 
 LITTLE = ("--max-tokens", 8, "--rounds", 1, "--positions", 48, "--context-tokens", 64, "--max-prompts", 8)
 PROMPTS = ("--prompts", bundled.PROMPTS)
@@ -123,15 +124,15 @@ def test_trees_of_a_draft_model_are_refused(command: str) -> None:
 def test_default_drafters_are_those_that_need_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
 
-    def load(name: str, *_: object, **__: object) -> SimpleNamespace:
-        names.append(name)
+    def load(setting: DrafterSetting, *_: object, **__: object) -> SimpleNamespace:
+        names.append(setting.name)
         if len(names) == 2:
             raise KeyboardInterrupt
         loaded = SimpleNamespace()
         loaded.with_block_of = lambda _: loaded
         return loaded
 
-    monkeypatch.setattr("treeopt.methods.build.load_drafter", load)
+    monkeypatch.setattr("treeopt.runtime.drafters.registry.load_drafter", load)
     call("profile", "--target", bundled.TARGET, *LITTLE)
     assert names == ["prompt-lookup", "lookahead"]
 

@@ -10,10 +10,11 @@ from tests.support import eagle_heads
 from tests.support.dflash_heads import save_dspark_head
 from treeopt import bundled
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
-from treeopt.methods.build import bench_tree_file, build_decoder, load_planned_drafter
+from treeopt.methods.build import bench_tree_file, build_decoder
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import GREEDY, Sampling
+from treeopt.runtime.drafters.registry import load_drafter
 from treeopt.trees import TreeFile, chain, k_ary
 from treeopt.trees.drafter_setting import DRAFTERS, drafter_setting
 
@@ -110,13 +111,13 @@ def test_heads_of_another_target_a_missing_folder_and_too_deep_trees_are_refused
     toys = pair_of(target, draft)
     for setting in (drafter_setting("medusa"), drafter_setting("redrafter", width=2, length=3)):
         with pytest.raises(InfeasibleError, match=r"those that ship are the bundled target's\. Got large: give heads"):
-            load_planned_drafter(setting, toys)
+            load_drafter(setting, toys)
     for name, source in (("medusa", bundled.MEDUSA), ("redrafter", bundled.REDRAFTER), ("eagle", folder / "head")):
         values = {"width": 2, "length": 3} if name == "redrafter" else {}
         with pytest.raises(TreeoptError):
-            load_planned_drafter(drafter_setting(name, source=str(source), **values), toys)
+            load_drafter(drafter_setting(name, source=str(source), **values), toys)
         with pytest.raises(TreeoptError, match=r"no such file|no model\.safetensors"):
-            load_planned_drafter(drafter_setting(name, source=str(tmp_path / "nowhere"), **values), bundled_pair)
+            load_drafter(drafter_setting(name, source=str(tmp_path / "nowhere"), **values), bundled_pair)
     with pytest.raises(InvalidValueError, match="head"):
         build_decoder(bundled_pair, TreeFile(tree=chain(9), drafter=drafter_setting("medusa")), DECODING)
 

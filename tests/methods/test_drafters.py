@@ -9,7 +9,6 @@ from tests.methods.toys import pair_of
 from tests.support import eagle_heads
 from treeopt.errors import InfeasibleError
 from treeopt.methods import drafters as module
-from treeopt.methods.build import load_planned_drafter
 from treeopt.methods.drafters import plan_drafter
 from treeopt.methods.method import Inputs, Method
 from treeopt.methods.running import plan_methods
@@ -18,6 +17,7 @@ from treeopt.profiler.drafters.measuring import DrafterMeasurement
 from treeopt.records.results import NotRun
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.registry import load_drafter
 from treeopt.trees import chain
 from treeopt.trees.drafter_setting import DrafterSetting
 
@@ -46,7 +46,7 @@ def measured(inputs, head):
     """Return the inputs with a profile that contains an EAGLE head and prompt lookup."""
     drafters = []
     for name, source, layers in (("eagle", str(head), (1, 0)), ("prompt-lookup", None, ())):
-        loaded = load_planned_drafter(DrafterSetting(name=name, source=source, layers=layers), inputs.pair)
+        loaded = load_drafter(DrafterSetting(name=name, source=source, layers=layers), inputs.pair)
         drafters.append(module._measure(loaded, inputs))
     return replace(inputs, profile=replace(inputs.profile, drafters=tuple(drafters)))
 
@@ -94,10 +94,10 @@ def test_head_keeps_its_measured_layers(measured, monkeypatch):
     loaded = []
 
     def spy(*arguments, **options):
-        loaded.append(load_planned_drafter(*arguments, **options))
+        loaded.append(load_drafter(*arguments, **options))
         return loaded[-1]
 
-    monkeypatch.setattr(module, "load_planned_drafter", spy)
+    monkeypatch.setattr(module, "load_drafter", spy)
     plan_drafter("eagle", measured)
     assert measured.profile.drafters[0].layers == (1, 0)
     assert loaded[0].heads.requested_states.layer_ids == (1, 0)

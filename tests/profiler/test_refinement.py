@@ -24,6 +24,7 @@ from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.model import NO_STATES, Output, Outputs
 from treeopt.runtime.models.padded_batch import compute_positions, last_outputs
 from treeopt.trees import chain
+from treeopt.trees.drafter_setting import DrafterSetting
 
 CONTEXT = 30
 PROMPTS = [[number % 20, 3, number % 7] for number in range(40)]
@@ -93,7 +94,7 @@ class Run:
             budget=self.budget,
             fastest_tree=lambda _: chain(2),
             drafters=[
-                LoadedDrafter(name=name, source=None, digest=None, target=target, draft=small, heads=None, capacity=256)
+                LoadedDrafter(setting=DrafterSetting(name=name), target=target, draft=small, heads=None, capacity=256)
                 for name in drafters
             ],
         )

@@ -14,15 +14,15 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.eagle import EagleHead, PEagleHead
 from treeopt.runtime.drafters.registry import LoadedDrafter
+from treeopt.trees.drafter_setting import BLOCK_DRAFTERS, DrafterSetting
 
 
 def loaded(target, heads, name=None):
     kinds = {EagleHead: "eagle", PEagleHead: "p-eagle", DFlashHead: "dflash"}
     name = name or kinds.get(type(heads), "medusa")
+    block = heads.levels if name in BLOCK_DRAFTERS else None
     return LoadedDrafter(
-        name=name,
-        source=None,
-        digest=None,
+        setting=DrafterSetting(name=name, block_draft_tokens=block),
         target=target,
         draft=target,
         heads=heads,

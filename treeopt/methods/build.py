@@ -1,4 +1,4 @@
-"""The drafter, the decoder and the benchmark of a tree file."""
+"""The decoder and the benchmark of a tree file."""
 
 from treeopt.adaptation.strategy import prompt_lookup_setting
 from treeopt.errors import InvalidValueError
@@ -12,30 +12,6 @@ from treeopt.runtime.drafters.drafter import ROOT_ONLY
 from treeopt.runtime.drafters.registry import LoadedDrafter, load_drafter
 from treeopt.runtime.models.pair import ModelPair
 from treeopt.trees import TreeFile
-from treeopt.trees.drafter_setting import DrafterSetting
-
-
-def load_planned_drafter(setting: DrafterSetting, models: ModelPair, *, capacity: int | None = None) -> LoadedDrafter:
-    """Load a drafter with its heads.
-
-    Args:
-        setting: of any drafter but the draft model; all but its digest and values are used.
-        models: the pair that decodes.
-        capacity: tokens of the longest sequence; by default the target's maximum.
-
-    Raises InfeasibleError for heads of another target, InvalidValueError for larger blocks than the head was trained for,
-    TreeoptError for a folder without heads.
-    """
-    loaded = load_drafter(
-        setting.name,
-        setting.source,
-        models.target,
-        models.draft,
-        layers=setting.layers,
-        target_digest=models.described.target_digest,
-        capacity=models.target.config.max_positions if capacity is None else capacity,
-    )
-    return loaded.with_block_of(setting.block_draft_tokens)
 
 
 def build_decoder(
@@ -59,8 +35,8 @@ def build_decoder(
         sequence_tokens: tokens of the longest sequence, prompt included; by default the target's maximum.
         on_step: called after every step; a controller has its own prompt lookup.
 
-    Raises InvalidValueError for a draft distribution if the drafter does not sample, and as `load_planned_drafter`, the
-    drafter and `Decoder` do.
+    Raises InvalidValueError for a draft distribution if the drafter does not sample, and as `load_drafter`, the drafter
+    and `Decoder` do.
     """
     setting = planned.drafter
     if setting is None:
@@ -69,7 +45,7 @@ def build_decoder(
     # the controller starts with prompt lookup and may switch to trees
     if isinstance(on_step, Controller) and prompt_lookup_setting(setting) is not None:
         return decoding.decoder(models.target, models.draft, ROOT_ONLY, sequence_tokens, seed=seed, on_step=on_step)
-    loaded = loaded or load_planned_drafter(setting, models, capacity=sequence_tokens)
+    loaded = loaded or load_drafter(setting, models, capacity=sequence_tokens)
     drafter = loaded.make_with_setting(setting) if setting.builds_own_trees else loaded.make_with_tree(planned.tree)
     if decoding.draft_sampling is not None and not drafter.sampled:
         raise InvalidValueError(

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from treeopt.errors import InfeasibleError
-from treeopt.methods.build import load_planned_drafter
 from treeopt.methods.method import Inputs, Method
 from treeopt.planner import drafter_choices
 from treeopt.planner.drafter_costs import tree_models
@@ -12,7 +11,7 @@ from treeopt.profiler.acceptance.contexts import WholePrompts
 from treeopt.profiler.drafters.measuring import DrafterMeasurement
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.measured_drafter import MeasuredDrafter
-from treeopt.runtime.drafters.registry import LoadedDrafter
+from treeopt.runtime.drafters.registry import LoadedDrafter, load_drafter
 from treeopt.trees.drafter_setting import DrafterSetting
 
 
@@ -29,7 +28,7 @@ def plan_drafter(name: str, inputs: Inputs) -> Method:
     """
     measured = next((drafter for drafter in inputs.profile.drafters if drafter.name == name), None)
     setting = DrafterSetting(name=name) if measured is None else measured.base_setting
-    loaded = load_planned_drafter(setting, inputs.pair)
+    loaded = load_drafter(setting, inputs.pair)
     temperature = inputs.sampling.temperature
     if measured is None or not (measured.trees_at(temperature) or measured.decodes_at(temperature)):
         measured = _measure(loaded, inputs)

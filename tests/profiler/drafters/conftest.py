@@ -12,6 +12,7 @@ from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafters.redrafter import RedrafterHead
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.linear import Linear
+from treeopt.trees.drafter_setting import BLOCK_DRAFTERS, DrafterSetting
 
 
 @pytest.fixture
@@ -62,8 +63,8 @@ def loaded(target, draft, heads):
         own_heads = heads["eagle"] if with_head else heads.get(name)
         digest = None if own_heads is None else "0123456789abcdef"
         source = "heads" if own_heads is not None else None
-        return LoadedDrafter(
-            name=name, source=source, digest=digest, target=target, draft=draft, heads=own_heads, capacity=128
-        )
+        block = own_heads.levels if name in BLOCK_DRAFTERS else None
+        setting = DrafterSetting(name=name, source=source, digest=digest, block_draft_tokens=block)
+        return LoadedDrafter(setting=setting, target=target, draft=draft, heads=own_heads, capacity=128)
 
     return loaded

@@ -12,9 +12,8 @@ from tests.support.eagle_heads import make_head, save_head, speculators, specula
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.runtime.drafters.registry import digest_heads, load_drafter
-from treeopt.runtime.models.folder import ModelFolder
 from treeopt.trees import chain, level_widths
-from treeopt.trees.drafter_setting import drafter_setting
+from treeopt.trees.drafter_setting import DrafterSetting, drafter_setting
 
 TREE = level_widths([2, 2])
 SETTINGS = (
@@ -30,11 +29,9 @@ SETTINGS = (
 @pytest.fixture(scope="module")
 def load(bundled_pair):
     """Return a function that loads a drafter for the bundled pair."""
-    digest = ModelFolder(bundle.TARGET).digest
 
-    def load(name, source=None, *, target_digest=digest, layers=()):
-        models = bundled_pair.target, bundled_pair.draft
-        return load_drafter(name, source, *models, layers=layers, target_digest=target_digest, capacity=64)
+    def load(name, source=None, *, layers=(), models=bundled_pair):
+        return load_drafter(DrafterSetting(name=name, source=source, layers=layers), models, capacity=64)
 
     return load
 
@@ -49,8 +46,10 @@ def eagle_folder(bundled_pair, tmp_path_factory):
 @pytest.mark.parametrize(("setting", "max_tokens"), SETTINGS)
 def test_drafters_with_settings(load, setting, max_tokens):
     loaded = load(setting.name)
-    assert loaded.setting(setting.values).values == setting.values
-    assert (loaded.heads is not None) == (loaded.digest is not None) == (setting.name in ("ddtree", "redrafter"))
+    assert loaded.setting.values == ()
+    assert (
+        (loaded.heads is not None) == (loaded.setting.digest is not None) == (setting.name in ("ddtree", "redrafter"))
+    )
     assert max_tokens in (None, loaded.make_with_setting(setting).max_tokens)
     with pytest.raises(InvalidValueError, match="expected one that fills a tree"):
         loaded.make_with_tree(chain(2))
@@ -71,11 +70,11 @@ def test_drafters_with_static_trees(load, bundled_pair, eagle_folder, tmp_path):
     ):
         loaded = load(name, source and str(source))
         assert loaded.make_with_tree(TREE).max_tokens == TREE.nodes
-        assert loaded.setting().source == (source and str(source))
+        assert loaded.setting.source == (source and str(source))
         with pytest.raises(InvalidValueError, match="expected one with trees of its own"):
             loaded.make_with_setting(drafter_setting(name))
     dynamic, setting = load("eagle2", str(eagle_folder)), SETTINGS[-1][0]
-    assert dynamic.digest == digest_heads(eagle_folder) == load("eagle", str(eagle_folder)).digest
+    assert dynamic.setting.digest == digest_heads(eagle_folder) == load("eagle", str(eagle_folder)).setting.digest
     assert dynamic.make_with_setting(setting).requested_states.layer_ids
     assert not load("eagle2").make_with_setting(setting).requested_states.layer_ids  # it expands the draft model
 
@@ -83,9 +82,9 @@ def test_drafters_with_static_trees(load, bundled_pair, eagle_folder, tmp_path):
 def test_layer_ids_override_those_of_the_head(load, eagle_folder):
     folder = str(eagle_folder)
     for name in ("eagle", "eagle2"):
-        assert load(name, folder).setting().layers == ()
+        assert load(name, folder).setting.layers == ()
         loaded = load(name, folder, layers=(5, 3))
-        assert (loaded.heads.requested_states.layer_ids, loaded.setting().layers) == ((5, 3), (5, 3))
+        assert (loaded.heads.requested_states.layer_ids, loaded.setting.layers) == ((5, 3), (5, 3))
     for layers in ((1, 2, 3), (1, 9)):
         with pytest.raises(
             InvalidValueError, match=r"layers: expected 2 hidden-state layer ids from 0 to 8.*with --eagle-layers"
@@ -123,7 +122,7 @@ def test_heads_of_the_hub_are_downloaded_once(load, eagle_folder, tmp_path, monk
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)  # type: ignore[arg-type]
     first, second = (load("eagle", "org/head") for _ in range(2))
     assert downloads == ["org/head"]
-    assert first.setting() == second.setting() == replace(load("eagle", str(eagle_folder)).setting(), source="org/head")
+    assert first.setting == second.setting == replace(load("eagle", str(eagle_folder)).setting, source="org/head")
 
 
 @pytest.mark.parametrize(("name", "other"), [("dflash", "dspark"), ("ddtree", "dspark"), ("dspark", "dflash")])
@@ -135,15 +134,15 @@ def test_block_heads_are_refused_under_another_name(load, tmp_path, name, other)
     assert "\n" not in str(error.value)
 
 
-def test_heads_that_do_not_fit_are_refused_in_one_line(load, tmp_path):
+def test_heads_that_do_not_fit_are_refused_in_one_line(load, bundled_pair, tmp_path):
     for name in ("dspark", "p-eagle"):
         with pytest.raises(InfeasibleError, match=rf"none ship for {name}. Got none: add it with --drafter {name}=DIR"):
             load(name)
     with pytest.raises(InfeasibleError, match=r"those that ship are the bundled target's.*--drafter medusa=DIR"):
-        load("medusa", target_digest="0" * 16)
+        load("medusa", models=replace(bundled_pair, described=replace(bundled_pair.described, target_digest="0" * 16)))
     foreign = SimpleNamespace(name="foreign")
     with pytest.raises(InfeasibleError, match="expected a target that is built in"):
-        load_drafter("eagle", str(tmp_path), foreign, foreign, target_digest=None, capacity=64)  # type: ignore[arg-type]
+        load("eagle", str(tmp_path), models=replace(bundled_pair, target=foreign))
     sources = dict.fromkeys(("medusa", "dflash", "dspark", "ddtree", "eagle", "p-eagle", "eagle2"), tmp_path / "absent")
     for name, source in {**sources, "redrafter": bundle.MEDUSA}.items():
         with pytest.raises(TreeoptError) as error:

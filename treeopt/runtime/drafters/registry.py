@@ -25,9 +25,10 @@ from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
 from treeopt.runtime.models.folder import ModelFolder, hash_model
 from treeopt.runtime.models.hub import read_model_folder
 from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.pair import ModelPair
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
-from treeopt.trees.drafter_setting import BLOCK_DRAFTERS, STATIC_TREE_DRAFTERS, DrafterSetting, SettingValue
+from treeopt.trees.drafter_setting import BLOCK_DRAFTERS, STATIC_TREE_DRAFTERS, DrafterSetting
 
 HEAD_FILES = ("*.json", "*.safetensors", "*.bin")
 """Files of heads that are downloaded from the hub."""
@@ -37,11 +38,8 @@ HEAD_FILES = ("*.json", "*.safetensors", "*.bin")
 class LoadedDrafter:
     """The models of a drafter, from which it is made with any setting or tree."""
 
-    name: str
-    source: str | None
-    digest: str | None
-    layers: tuple[int, ...] = ()
-    """Name, source, digest and layers as in `DrafterSetting`."""
+    setting: DrafterSetting
+    """The drafter with the digest and the blocks of its heads, without values."""
     target: LanguageModel
     draft: LanguageModel | None
     """For `eagle2` without a head, and `specexec`."""
@@ -51,32 +49,22 @@ class LoadedDrafter:
     """Longest sequence."""
 
     @property
-    def block_draft_tokens(self) -> int | None:
-        """Draft tokens of a block; None if the drafter has no block head."""
-        return self.heads.levels if self.name in BLOCK_DRAFTERS else None
+    def name(self) -> str:
+        return self.setting.name
 
     @property
     def label(self) -> str:
-        """As that of `DrafterSetting`."""
-        return self.setting().label
+        return self.setting.label
 
     def with_block_of(self, draft_tokens: int | None) -> "LoadedDrafter":
         """Return the drafter with smaller blocks, or as it is for None.
 
         Raises InvalidValueError for larger blocks than its head was trained for.
         """
-        return self if draft_tokens is None else replace(self, heads=self.heads.with_levels(draft_tokens))
-
-    def setting(self, values: tuple[SettingValue, ...] = ()) -> DrafterSetting:
-        """Return the drafter with its settings, as plans and files contain it."""
-        return DrafterSetting(
-            name=self.name,
-            source=self.source,
-            digest=self.digest,
-            layers=self.layers,
-            block_draft_tokens=self.block_draft_tokens,
-            values=values,
-        )
+        if draft_tokens is None:
+            return self
+        setting = replace(self.setting, block_draft_tokens=draft_tokens)
+        return replace(self, setting=setting, heads=self.heads.with_levels(draft_tokens))
 
     def make_with_tree(self, tree: TokenTree) -> Drafter:
         """Return the drafter with a static tree; raises InvalidValueError for one that it cannot fill."""
@@ -164,62 +152,55 @@ DRAFTER_KINDS = {
 """The drafters of `treeopt.trees.drafter_setting.PARAMETERS`, except a draft model with a static tree."""
 
 
-def load_drafter(
-    name: str,
-    source: str | None,
-    target: LanguageModel,
-    draft: LanguageModel | None,
-    *,
-    layers: tuple[int, ...] = (),
-    target_digest: str | None,
-    capacity: int,
-) -> LoadedDrafter:
+def load_drafter(setting: DrafterSetting, models: ModelPair, *, capacity: int | None = None) -> LoadedDrafter:
     """Load the heads of a drafter, if it has any.
 
     Args:
-        name: as in `DRAFTERS`.
-        source: the folder of its heads, or their name on the Hugging Face hub; None for the bundled heads, or none.
-        target: the model that verifies.
-        draft: the draft model, for `eagle2` and `specexec`.
-        layers: hidden-state layer ids that an EAGLE head reads; by default those of its configuration.
-        target_digest: of the target: the bundled heads fit only the bundled target.
-        capacity: longest sequence.
+        setting: of any drafter but the draft model; all but its digest and values are used.
+        models: the pair that decodes.
+        capacity: longest sequence; by default the target's maximum.
 
     Raises InfeasibleError for bundled heads with another target, for a target without hidden states, and for a drafter
-    that needs a draft model without one, TreeoptError if the folder does not contain heads of this target.
+    that needs a draft model without one, InvalidValueError for larger blocks than the head was trained for, TreeoptError
+    if the folder does not contain heads of this target.
     """
-    kind, heads, digest = DRAFTER_KINDS[name], None, None
-    setting = DrafterSetting(name=name, source=source)
-    if draft is None and setting.expands_draft_model:
+    name, target, load = setting.name, models.target, DRAFTER_KINDS[setting.name].load
+    heads: Any = None
+    digest = None
+    if models.draft is None and setting.expands_draft_model:
         raise InfeasibleError(
             f"{name}: expected a draft model, which it expands. Got none: add --draft MODEL, or choose a drafter that "
             "needs none, such as prompt-lookup."
         )
-    if kind.load is not None and not setting.expands_draft_model:
-        folder = find_bundled_heads(name, target, target_digest) if source is None else source
+    if load is not None and not setting.expands_draft_model:
+        folder = find_bundled_heads(name, models) if setting.source is None else setting.source
         if not isinstance(target, Transformer):
             raise InfeasibleError(
                 f"heads: expected a target that is built in, because they read its hidden states. Got {target.name}: "
                 "choose a drafter without heads.",
                 field="heads",
             )
-        load = partial(kind.load, layer_ids=layers) if layers and setting.eagle_head else kind.load
+        if setting.layers and setting.eagle_head:
+            load = partial(load, layer_ids=setting.layers)
         heads, digest = read_model_folder(
             folder, lambda folder: (load(folder, target), digest_heads(folder)), HEAD_FILES
         )
-    return LoadedDrafter(
-        name=name,
-        source=source,
-        digest=digest,
-        layers=layers,
+    loaded = LoadedDrafter(
+        setting=replace(
+            setting,
+            digest=digest,
+            block_draft_tokens=heads.levels if name in BLOCK_DRAFTERS else None,
+            values=(),
+        ),
         target=target,
-        draft=draft,
+        draft=models.draft,
         heads=heads,
-        capacity=capacity,
+        capacity=target.config.max_positions if capacity is None else capacity,
     )
+    return loaded.with_block_of(setting.block_draft_tokens)
 
 
-def find_bundled_heads(name: str, target: LanguageModel, target_digest: str | None) -> Path:
+def find_bundled_heads(name: str, models: ModelPair) -> Path:
     """Return the folder of the bundled heads; raises InfeasibleError if there are none for the drafter and target."""
     constant = DRAFTER_KINDS[name].bundled
     if constant is None:
@@ -228,9 +209,9 @@ def find_bundled_heads(name: str, target: LanguageModel, target_digest: str | No
             field="heads",
         )
     folder: Path = getattr(bundle, constant)
-    if target_digest != ModelFolder(bundle.TARGET).digest:
+    if models.described.target_digest != ModelFolder(bundle.TARGET).digest:
         raise InfeasibleError(
-            f"heads: those that ship are the bundled target's. Got {target.name}: give heads of your own with "
+            f"heads: those that ship are the bundled target's. Got {models.target.name}: give heads of your own with "
             f"--drafter {name}=DIR, or do without.",
             field="heads",
         )
