@@ -11,7 +11,7 @@ import click
 
 from treeopt.cli.identity import check_models, identity_here, identity_of
 from treeopt.cli.options.inputs import PROFILE, file, load_profile
-from treeopt.cli.options.record import is_given, option, refuse_options
+from treeopt.cli.options.record import option, refuse_options
 from treeopt.cli.outputs import OutputFile, check_outputs
 from treeopt.errors import InterruptionError, TreeoptError
 from treeopt.records.profile import require_draft_model
@@ -46,12 +46,8 @@ class AdaptOptions:
     def check(self, *, scheduled: bool) -> None:
         """Raise click.UsageError for options that contradict each other, TreeoptError for outputs that cannot be written."""
         if not self.adapt:
-            used = {
-                "--profile": is_given("profile_path"),
-                "--adapt-log": self.log is not None,
-                "--save-profile": self.save_profile is not None,
-            }
-            refuse_options(used, "expected --adapt with it. Got none: add --adapt, or leave the option out.")
+            reason = "expected --adapt with it. Got none: add --adapt, or leave the option out."
+            refuse_options(["profile_path", "log", "save_profile"], reason)
         if self.adapt and scheduled:
             raise click.UsageError(
                 "--adapt: expected one tree. Got a schedule, which chooses the trees itself: leave one out."

@@ -103,13 +103,13 @@ def bench_engine(args: BenchEngineOptions) -> None:
         )
     if (temperature := _temperature(args, profile)) > 0:
         refuse_options(
-            {"--strict": args.strict, "--near-tie": args.tolerance_nats is not None},
+            ["strict", "tolerance_nats"],
             f"expected temperature 0, where outputs are compared. Got {temperature:g}: give --temperature 0.",
         )
-    refuse_options({"--together": args.together and args.server.url is not None}, STARTED_ALONE)
     model = step_model(profile, temperature=args.temperature)
     planned = fastest_length(model)
     if args.server.url is not None:
+        refuse_options(["together"], STARTED_ALONE)
         _check_servers(args.server.url, planned, args.lengths)
     engine = _engine_options(args, profile)
     engine.check(name)

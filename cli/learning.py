@@ -40,8 +40,7 @@ class LearnOptions:
     def check(self, *, force: bool) -> None:
         """Raise click.UsageError for options without --learn, TreeoptError for a folder that cannot be written."""
         if not self.learn:
-            used = {"--learning-rate": self.learning_rate is not None, "--save-draft": self.save_draft is not None}
-            refuse_options(used, "expected --learn with it. Got none: add it.")
+            refuse_options(["learning_rate", "save_draft"], "expected --learn with it. Got none: add it.")
         if self.save_draft is not None:
             check_folder(self.save_draft, force=force)
 

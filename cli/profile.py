@@ -1,12 +1,13 @@
 """`treeopt profile`: measure a target and its drafters on this machine."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.profile import ProfileOptions
-from treeopt.cli.options.record import given_options, is_given, options, refuse_options
+from treeopt.cli.options.record import is_given, options, refuse_other_options
 from treeopt.cli.outputs import check_profile_outputs, default_record_path, is_stdout
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
@@ -16,17 +17,8 @@ if TYPE_CHECKING:
     from treeopt.records.draft_record import DraftRecord
     from treeopt.records.profile import Profile
 
-SWEEP_OPTIONS = frozenset(
-    {"sweep", "target", "draft", "temperature", "top_p", "top_k", "context_tokens", "path", "force"}
-)
-"""Parameters that `--sweep` can be combined with."""
-IMPORT_OPTIONS = frozenset(
-    {
-        *("latency", "draft_latency", "acceptance", "target", "draft", "rules", "lossy", "temperature", "top_p"),
-        *("context_tokens", "path", "force"),
-    }
-)
-"""Parameters that have an effect if everything is imported."""
+IMPORT_OPTIONS = ("target", "draft", "temperature", "top_p", "context_tokens", "path", "force")
+"""Options that have an effect on any import."""
 
 
 @click.command(cls=Command)
@@ -60,9 +52,9 @@ def profile(args: ProfileOptions) -> None:
     _print_summary(args, result, record)
 
 
-def _check_imported(args: ProfileOptions, taken: frozenset[str], reason: str) -> None:
+def _check_imported(args: ProfileOptions, taken: Collection[str], reason: str) -> None:
     """Raise click.UsageError for an option without an effect on imports, with a reason, and for several conditions."""
-    refuse_options({flag: name not in taken for name, flag in given_options().items()}, reason)
+    refuse_other_options(taken, reason)
     if len(args.sampling.samplings) > 1 or len(args.context_tokens) > 1:
         raise click.UsageError(
             "--temperature, --context-tokens: expected one each, at which the files were measured. Got several."
@@ -73,7 +65,7 @@ def _import_everything(args: ProfileOptions, rule: str) -> "Profile":
     from treeopt.engines.importers import imported_profile
 
     reason = "expected something to measure. Got imported measurements only: leave it out."
-    _check_imported(args, IMPORT_OPTIONS, reason)
+    _check_imported(args, [*IMPORT_OPTIONS, "latency", "draft_latency", "acceptance", "rules", "lossy"], reason)
     (sampling,) = args.sampling.samplings
     result = imported_profile(
         args.imports.latencies,
@@ -95,7 +87,8 @@ def _import_sweep(args: ProfileOptions) -> "Profile":
     from treeopt.engines.importers import sweep_profile
     from treeopt.engines.importers.sweep_profile import ESTIMATED, LEFT_OUT
 
-    _check_imported(args, SWEEP_OPTIONS, "expected without --sweep, which measures nothing here.")
+    reason = "expected without --sweep, which measures nothing here."
+    _check_imported(args, [*IMPORT_OPTIONS, "sweep", "top_k"], reason)
     result = sweep_profile(
         args.imports.sweep,
         sampling=args.sampling.samplings[0],

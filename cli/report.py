@@ -9,7 +9,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE, file, is_profile, load_profile, output_option, read_any_tree
 from treeopt.cli.options.plan import PlanOptions
-from treeopt.cli.options.record import argument, given_options, group, options, refuse_options
+from treeopt.cli.options.record import argument, group, options, refuse_other_options
 from treeopt.cli.outputs import is_stdout
 from treeopt.cli.plan_profile import plan_profile
 from treeopt.errors import TreeoptError
@@ -49,8 +49,8 @@ def _load_contents(paths: Sequence[Path], request: PlanRequest) -> Contents:
     if len(profiles) > 1:
         raise click.UsageError(f"expected one profile. Got {', '.join(map(str, profiles))}: write a page for each.")
     if not profiles:
-        plan_options = {flag: name != "written" for name, flag in given_options().items()}
-        refuse_options(plan_options, "expected a profile to plan from. Got none: name one, or leave the option out.")
+        reason = "expected a profile to plan from. Got none: name one, or leave the option out."
+        refuse_other_options(["written"], reason)
     profile = load_profile(profiles[0]) if profiles else None
     trees: list[tuple[str, TreeFile]] = []
     benches: list[LabelledBench[Bench]] = []

@@ -18,7 +18,7 @@ from treeopt.cli.options.inputs import OTHER_MODELS, REPLACE_FILES, file, force_
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import chat_option, tokenize_prompt, use_chat_template
 from treeopt.cli.options.record import Heading, argument, group, option, options, refuse_options
-from treeopt.cli.options.sampling import SamplingOptions, lossy_option, planned_rule
+from treeopt.cli.options.sampling import DRAFT_SAMPLING, SamplingOptions, lossy_option, planned_rule
 from treeopt.cli.options.values import COUNT, SEED, TEXT, OneOf
 from treeopt.cli.run_prompts import NEW_TOKENS, Generation, PromptsOptions, run_prompts
 from treeopt.cli.terminal import progress
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from treeopt.runtime import Decoder
     from treeopt.runtime.decoding.observer import Observer
     from treeopt.runtime.models.pair import ModelPair
+
+OF_TREE = (*DRAFT_SAMPLING, "adapt", "learn", "drafter", "eagle_layers", "draft", "rule", "lossy")
+"""Options that need a tree file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,17 +126,8 @@ def _load_plan(args: RunOptions) -> tuple[TreeSchedule | None, TreeFile]:
     """
     tree = args.tree
     if tree is None:
-        used = {
-            "--adapt": args.adapt.adapt,
-            "--learn": args.learning.learn,
-            "--drafter": args.drafter is not None,
-            "--eagle-layers": bool(args.eagle_layers),
-            "--draft": args.pair.draft is not None,
-            "--rule": args.rule is not None,
-            "--lossy": args.lossy,
-            "--draft-temperature, --draft-top-p, --draft-top-k": args.sampling.draft_sampling is not None,
-        }
-        refuse_options(used, "expected TREE, a file of treeopt solve. Got none: name it, or leave the option out.")
+        reason = "expected TREE, a file of treeopt solve. Got none: name it, or leave the option out."
+        refuse_options(OF_TREE, reason)
     scheduled = tree is not None and is_schedule(tree)
     args.adapt.check(scheduled=scheduled)
     if tree is None:

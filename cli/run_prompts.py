@@ -13,7 +13,7 @@ import click
 from treeopt.cli.command import name_options
 from treeopt.cli.options.inputs import file, output_option
 from treeopt.cli.options.prompts import tokenize_prompt
-from treeopt.cli.options.record import Heading, is_given, option, refuse_options
+from treeopt.cli.options.record import Heading, option, refuse_options
 from treeopt.cli.options.values import whole
 from treeopt.cli.outputs import check_checkpoint, checkpoint_path
 from treeopt.cli.terminal import progress
@@ -72,8 +72,7 @@ class PromptsOptions:
             got = "neither" if prompt is None else "both"
             raise click.UsageError(f"--prompt, --prompts: expected one of the two. Got {got}.")
         if self.prompts is None:
-            used = {"--batch-size": is_given("batch_size"), "--output": is_given("path"), "--resume": self.resume}
-            refuse_options(used, "expected --prompts with it. Got --prompt.")
+            refuse_options(["batch_size", "path", "resume"], "expected --prompts with it. Got --prompt.")
         check_checkpoint(self.path, resume=self.resume, force=force)
 
 

@@ -15,7 +15,7 @@ from treeopt.cli.options.inputs import (
     output_option,
     read_any_tree,
 )
-from treeopt.cli.options.record import argument, group, is_given, option, options, refuse_options
+from treeopt.cli.options.record import argument, group, option, options, refuse_options
 from treeopt.cli.options.values import MAX_COUNT, whole
 from treeopt.cli.outputs import is_stdout
 from treeopt.cli.terminal import diagram_width
@@ -52,7 +52,8 @@ def show(args: ShowOptions) -> None:
     """
     of_profile = is_profile(args.path)
     drawn_as_text = is_stdout(args.written) and not of_profile
-    refuse_options({"--rows": is_given("rows") and not drawn_as_text}, "expected a tree drawn as text. Leave it out.")
+    if not drawn_as_text:
+        refuse_options(["rows"], "expected a tree drawn as text. Leave it out.")
     if of_profile:
         _show_profile(args)
     elif args.acceptance and args.path.exists():

@@ -19,7 +19,7 @@ from treeopt.cli.options.inputs import (
     read_any_tree,
 )
 from treeopt.cli.options.plan import batch_size_option, category_option, context_tokens_option, temperature_option
-from treeopt.cli.options.record import Heading, argument, flag_of, given_options, group, is_given, option
+from treeopt.cli.options.record import Heading, argument, flag_of, group, is_given, option, refuse_other_options
 from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.cli.options.values import COUNT, TEXT, OneOf
 from treeopt.cli.outputs import default_record_path
@@ -172,10 +172,8 @@ class ExportOptions:
         source = "a profile" if is_profile(self.path) else "a tree"
         if source == "a tree" and self.profile_path is None:
             source = "a tree without a profile"
-        for name, flag in given_options().items():
-            if name not in {*names, *COMMON}:
-                flags = ", ".join(flag_of(param) for param in params if param.name in names)
-                raise click.UsageError(f"{flag}: {self.target} from {source} takes {flags}. Leave {flag} out.")
+        flags = ", ".join(flag_of(param) for param in params if param.name in names)
+        refuse_other_options({*names, *COMMON}, f"{self.target} from {source} takes {flags}. Leave it out.")
 
     def load_tree(self) -> TreeFile:
         """Return the tree of FILE, for a profile the fastest."""

@@ -149,7 +149,7 @@ class EngineOptions(ServerOptions):
                 "--ngram-tokens: it is for --method ngram of an engine that treeopt starts. Leave it out."
             )
         if self.url is not None:
-            refuse_options({"--threads": self.threads is not None}, STARTED_ALONE)
+            refuse_options(["threads"], STARTED_ALONE)
             parse_urls(self.url)
         elif self.method == NGRAM and (self.target is None or self.draft is not None):
             raise click.UsageError(
@@ -249,7 +249,8 @@ class ProbeOptions:
         from treeopt.engines.clients.registry import check_method
 
         lengths = ",".join(map(str, self.lengths))
-        refuse_options({"--together": self.together and self.models.url is not None}, STARTED_ALONE)
+        if self.models.url is not None:
+            refuse_options(["together"], STARTED_ALONE)
         if self.is_one_length:
             if len(self.lengths) != 1:
                 raise click.UsageError(

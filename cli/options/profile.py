@@ -12,7 +12,7 @@ from treeopt.cli.options.inputs import PROFILE, REPLACE_FILES, file, force_optio
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import Heading, group, is_given, option, refuse_options
-from treeopt.cli.options.sampling import SamplingsOptions, lossy_option
+from treeopt.cli.options.sampling import DRAFT_SAMPLING, SamplingsOptions, lossy_option
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MAX_COUNT, Names, whole
 from treeopt.cli.outputs import DEFAULT_RECORD, record_path
 from treeopt.records.rules import RULES, check_rule
@@ -28,6 +28,8 @@ BUDGET_S, BUNDLED_BUDGET_S = 300.0, 45.0
 """Default time budgets, the second for the bundled pair."""
 WITHOUT_MODELS = ("prompt-lookup", "lookahead")
 """Drafters that need no model."""
+OF_DRAFT_MODEL = (*DRAFT_SAMPLING, "rules", "record", "latency", "draft_latency", "acceptance")
+"""Options that need a draft model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,15 +250,7 @@ class ProfileOptions:
         """Raise click.UsageError for options that contradict each other."""
         imports = self.imports
         if not self.has_draft_model and not imports.has_everything:
-            needing_draft_model = {
-                "--rules": is_given("rules"),
-                "--draft-temperature, --draft-top-p, --draft-top-k": self.sampling.draft_sampling is not None,
-                "--record": self.record is not None,
-                "--latency, --draft-latency, --acceptance": imports.latency
-                or imports.draft_latency
-                or imports.acceptance,
-            }
-            refuse_options(needing_draft_model, "expected a draft model. Add --draft MODEL, or leave it out.")
+            refuse_options(OF_DRAFT_MODEL, "expected a draft model. Add --draft MODEL, or leave it out.")
         if self.other_drafters and imports.has_times:
             raise click.UsageError(
                 "--drafter: expected measured times, with which drafters are compared. Got imported ones: leave it out."

@@ -13,7 +13,7 @@ A field may also hold another such record (`group`). `--help` lists options unde
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -79,23 +79,22 @@ def is_given(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
-def given_options() -> dict[str, str]:
-    """Return the flags of the options that the user typed, by the parameter names that click knows."""
-    params = click.get_current_context().command.params
-    flags = {str(param.name): flag_of(param) for param in params if isinstance(param, click.Option)}
-    return {name: flag for name, flag in flags.items() if is_given(name)}
-
-
-def refuse_options(used: Mapping[str, object], reason: str) -> None:
-    """Raise click.UsageError for the first option that is used.
+def refuse_options(names: Collection[str], reason: str) -> None:
+    """Raise click.UsageError for the first of these options that the user typed.
 
     Args:
-        used: whether each option is used, by its flag.
+        names: options by the names that click knows, those of the fields.
         reason: what was expected, and what to do.
     """
-    for flag, is_used in used.items():
-        if is_used:
-            raise click.UsageError(f"{flag}: {reason}")
+    for param in click.get_current_context().command.params:
+        if isinstance(param, click.Option) and param.name in names and is_given(param.name):
+            raise click.UsageError(f"{flag_of(param)}: {reason}")
+
+
+def refuse_other_options(names: Collection[str], reason: str) -> None:
+    """Raise click.UsageError as `refuse_options` does, for all options of the command other than these."""
+    params = click.get_current_context().command.params
+    refuse_options({str(param.name) for param in params}.difference(names), reason)
 
 
 def options(record: type, name: str = "args") -> Callable[[Function], Function]:

@@ -13,6 +13,9 @@ from treeopt.records.sampling import Sampling
 if TYPE_CHECKING:
     from treeopt.trees import TreeFile
 
+DRAFT_SAMPLING = ("draft_temperature", "draft_top_p", "draft_top_k")
+"""Options of the draft's sampling."""
+
 
 def lossy_option() -> Any:
     return option(

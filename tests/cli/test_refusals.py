@@ -47,6 +47,7 @@ PROFILE = [
     ("--latency v.csv", 2, "--latency: expected --draft-latency too"),
     (f"{IMPORTS} --record", 2, "--record: expected a draft model"),
     (f"{IMPORTS} --max-tokens 8", 2, "--max-tokens: expected something to measure"),
+    ("--sweep s.csv --rounds 9", 2, "--rounds: expected without --sweep, which measures nothing here."),
     (f"{IMPORTS} --wait 60s", 2, "--wait: expected times to measure"),
     ("--latency v.csv --draft-latency v.csv --acceptance v.csv", 1, "v.csv: content: expected acceptance. Got curves"),
     ("-o - --record", 2, "--record: expected a file, because the profile goes to standard output"),
@@ -83,10 +84,12 @@ PROFILE = [
     (f"--target {bundled.TARGET} --block-draft-tokens 3", 2, "--block-draft-tokens: expected --drafter dflash"),
     (f"--target {bundled.TARGET} --rules sequoia", 2, "--rules: expected a draft model"),
     (f"--target {bundled.TARGET} --record", 2, "--record: expected a draft model"),
-    (
-        f"--target {bundled.TARGET} --latency v.csv",
-        2,
-        "--latency, --draft-latency, --acceptance: expected a draft model",
+    (f"--target {bundled.TARGET} --latency v.csv", 2, "--latency: expected a draft model"),
+    (f"--target {bundled.TARGET} --draft-latency v.csv", 2, "--draft-latency: expected a draft model"),
+    (f"--target {bundled.TARGET} --acceptance a.json", 2, "--acceptance: expected a draft model"),
+    *(
+        (f"--target {bundled.TARGET} --temperature 1 {option} 1", 2, f"{option}: expected a draft model")
+        for option in ("--draft-temperature", "--draft-top-p", "--draft-top-k")
     ),
 ]
 SOLVE = [
@@ -208,6 +211,7 @@ RUN = [
     ("tree.json --prompt x --prompts prompts.txt", 2, "--prompt, --prompts: expected one of the two. Got both."),
     ("tree.json --prompt x --batch-size 2", 2, "--batch-size: expected --prompts with it. Got --prompt."),
     ("tree.json --prompt x -o outputs.jsonl", 2, "--output: expected --prompts with it. Got --prompt."),
+    ("tree.json --prompt x --resume", 2, "--resume: expected --prompts with it. Got --prompt."),
     ("tree.json --prompts prompts.txt --batch-size 0", 2, "Invalid value for '--batch-size'"),
     ("tree.json --prompts prompts.txt --resume", 2, "--resume: expected -o FILE"),
     ("tree.json --prompts prompts.txt -o own.jsonl", 1, "own.jsonl.partial: exists, and holds what an interrupted run"),
@@ -237,6 +241,17 @@ RUN = [
     ("--prompt x --rule target", 2, "--rule: expected TREE, a file of treeopt solve"),
     ("--prompt x --temperature 1 --draft-top-k 5", 2, "--draft-top-k: expected TREE, a file of treeopt solve"),
     ("--prompt x --learn", 2, "--learn: expected TREE, a file of treeopt solve"),
+    *(
+        (f"--prompt x --temperature 1 {words}", 2, f"{words.split()[0]}: expected TREE, a file of treeopt solve")
+        for words in (
+            "--drafter medusa",
+            "--eagle-layers 1",
+            f"--draft {bundled.DRAFT}",
+            "--lossy",
+            "--draft-temperature 1",
+            "--draft-top-p 1",
+        )
+    ),
     ("tree.json --prompt x --adapt-log log.jsonl", 2, "--adapt-log: expected --adapt with it"),
     ("tree.json --prompt x --save-profile new.yaml", 2, "--save-profile: expected --adapt with it"),
     ("tree.json --prompt x --profile profile.yaml", 2, "--profile: expected --adapt with it"),
