@@ -15,8 +15,8 @@ from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.record import list_option, options
 from treeopt.cli.outputs import check_outputs, check_unnamed, is_stdout
 from treeopt.cli.plan_profile import select_category
-from treeopt.cli.terminal import progress, warn
-from treeopt.errors import TreeoptError, Warning
+from treeopt.cli.terminal import print_result, progress
+from treeopt.errors import TreeoptError
 from treeopt.files.atomic_files import is_stream, write_bytes
 from treeopt.records.identity import Identity
 from treeopt.records.profile import require_draft_model
@@ -83,7 +83,7 @@ def _export_tree(target: "TopologyFormat", args: ExportOptions) -> None:
     values = {"suffix": args.written.suffix.lower(), "name": args.list_name, "max_depth": args.heads}
     content = target.write(tree.tree, **{name: values[name] for name in target.takes})
     files = _write_files(args, {MAIN: content}, lambda data: topology_provenance(target, tree, args.inputs, data))
-    _print_result(topology_text(target, tree.tree), (), files)
+    print_result(topology_text(target, tree.tree), files)
 
 
 def _export_setting(engine: "Engine", args: ExportOptions) -> None:
@@ -124,7 +124,7 @@ def _export_setting(engine: "Engine", args: ExportOptions) -> None:
             )
     contents = {name: text.encode() for name, text in result.output.files.items()}
     files = _write_files(args, contents, lambda data: setting_provenance(engine, result, args.inputs, data, profile))
-    _print_result(setting_text(engine, result, args.written), result.warnings, files)
+    print_result(setting_text(engine, result, args.written), files, warnings=result.warnings)
 
 
 def _export_acceptance(args: ExportOptions) -> None:
@@ -144,7 +144,7 @@ def _export_acceptance(args: ExportOptions) -> None:
     text = speculation_profile.render(acceptance, profile.pair, max_depth=args.choice.depth, method=args.method)
     inputs = {"profile": args.path}
     files = _write_files(args, {MAIN: text.encode()}, lambda data: acceptance_provenance(inputs, data, profile))
-    _print_result(acceptance_text(acceptance), (), files)
+    print_result(acceptance_text(acceptance), files)
 
 
 def _write_files(
@@ -197,12 +197,3 @@ def _check_files(args: ExportOptions, files: Sequence[Path]) -> None:
 def _sidecar_path(written: Path) -> Path:
     """Return the file that lists the inputs and all files of an export."""
     return written.with_name(written.name + SIDECAR_SUFFIX)
-
-
-def _print_result(report: str, warnings: tuple[Warning, ...], files: list[Path]) -> None:
-    to_stdout = is_stdout(files[0])
-    click.echo(report, err=to_stdout)
-    for warning in warnings:
-        warn(warning)
-    if not to_stdout:
-        click.echo(f"\nWritten to {', '.join(map(str, files))}.")

@@ -8,7 +8,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE, TreeChoiceOptions, file, output_option, read_any_tree
 from treeopt.cli.options.record import argument, group, list_option, options
-from treeopt.cli.outputs import is_stdout
+from treeopt.cli.terminal import print_result
 from treeopt.report.text import counted, quoted
 
 
@@ -36,12 +36,8 @@ def import_tree(args: ImportTreeOptions) -> None:
     """
     tree = read_any_tree(args.path, args.choice)
     tree.save(args.written)
-    to_stdout = is_stdout(args.written)
     origin = (tree.provenance and tree.provenance.tool) or "tree file"
-    click.echo(
-        f"{origin}: {counted(tree.tree.nodes, 'node')}, root included, depth {tree.tree.max_depth}", err=to_stdout
-    )
-    if not to_stdout:
-        file = quoted(args.written)
-        compare = f", treeopt compare {file}" if PROFILE.exists() else ""
-        click.echo(f"Written to {args.written}. Next: treeopt show {file}{compare}")
+    text = f"{origin}: {counted(tree.tree.nodes, 'node')}, root included, depth {tree.tree.max_depth}"
+    file = quoted(args.written)
+    compare = f", treeopt compare {file}" if PROFILE.exists() else ""
+    print_result(text, [args.written], next_command=f"treeopt show {file}{compare}")

@@ -11,8 +11,8 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.probe import ProbeOptions
 from treeopt.cli.options.prompts import apply_chat_template, select_prompts
 from treeopt.cli.options.record import list_option, options
-from treeopt.cli.outputs import check_profile_outputs, checkpoint_path, is_stdout
-from treeopt.cli.terminal import warn
+from treeopt.cli.outputs import check_profile_outputs, checkpoint_path
+from treeopt.cli.terminal import print_result, warn
 from treeopt.errors import Warning
 from treeopt.report.text import quoted
 
@@ -129,16 +129,16 @@ def _print_missing_length(args: ProbeOptions, lengths: Sequence[int]) -> None:
 
 
 def _print_summary(args: ProbeOptions, result: "Profile") -> None:
-    """Print what was measured, the next command, and warnings."""
+    """Print what was measured, warnings, and the next command."""
     from treeopt.report.probe_text import probe_summary, probe_warnings
 
-    to_stdout = is_stdout(args.path)
-    click.echo(probe_summary(result), err=to_stdout)
-    if not to_stdout:
-        click.echo(f"\nWritten to {args.path}. Next: treeopt solve --profile {quoted(args.path)}")
+    print_result(
+        probe_summary(result),
+        [args.path],
+        warnings=probe_warnings(result),
+        next_command=f"treeopt solve --profile {quoted(args.path)}",
+    )
     if args.is_one_length:
         click.echo(
             f"Answers stay in {checkpoint_path(args.path)}: measure further lengths with --resume, or remove it."
         )
-    for warning in probe_warnings(result):
-        warn(warning)

@@ -9,7 +9,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.profile import ProfileOptions
 from treeopt.cli.options.record import is_given, options, refuse_other_options
 from treeopt.cli.outputs import check_profile_outputs, default_record_path, is_stdout
-from treeopt.cli.terminal import warn
+from treeopt.cli.terminal import print_result, warn
 from treeopt.errors import Warning
 from treeopt.report.text import quoted
 
@@ -112,20 +112,19 @@ def _model_names(args: ProfileOptions) -> dict[str, str]:
 
 
 def _print_summary(args: ProfileOptions, result: "Profile", record: "DraftRecord | None") -> None:
-    """Print what was measured, which commands to run next, and warnings."""
+    """Print what was measured, warnings, and which commands to run next."""
     from treeopt.report.plan_warnings import head_warnings, times_warnings
     from treeopt.report.profile_text import profile_summary, record_summary
 
-    lines = ["\n\n".join([profile_summary(result), *([] if record is None else [record_summary(record)])])]
-    path, record_path, to_stdout = args.path, args.record_path, is_stdout(args.path)
-    if not to_stdout:
-        lines += ["", f"Written to {path}. Next: treeopt solve --profile {quoted(path)}"]
-    if record_path is not None and to_stdout:
-        lines.append(f"Draft record written to {record_path}.")
+    path, record_path = args.path, args.record_path
+    print_result(
+        profile_summary(result) if record is None else f"{profile_summary(result)}\n\n{record_summary(record)}",
+        [path],
+        warnings=[*times_warnings(result.latencies), *head_warnings(result.drafters)],
+        next_command=f"treeopt solve --profile {quoted(path)}",
+    )
+    if record_path is not None and is_stdout(path):
+        click.echo(f"Draft record written to {record_path}.", err=True)
     elif record_path is not None:
         option = "" if record_path == default_record_path(path) else f" --record {quoted(record_path)}"
-        lines.append(f"Draft record written to {record_path}. Next: treeopt export {quoted(path)}{option} --to sglang")
-    for line in lines:
-        click.echo(line, err=to_stdout)
-    for warning in [*times_warnings(result.latencies), *head_warnings(result.drafters)]:
-        warn(warning)
+        click.echo(f"Draft record written to {record_path}. Next: treeopt export {quoted(path)}{option} --to sglang")

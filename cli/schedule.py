@@ -9,9 +9,8 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import load_profile, output_option, profile_option
 from treeopt.cli.options.plan import PlanOptions, category_option, new_tokens_option
 from treeopt.cli.options.record import group, options
-from treeopt.cli.outputs import is_stdout
 from treeopt.cli.plan_profile import select_sequences
-from treeopt.cli.terminal import progress, warn
+from treeopt.cli.terminal import print_result, progress
 from treeopt.planner import requested_plan, tree_file
 from treeopt.planner.scheduling import count_scheduled_points, schedule_if_measured, tree_schedule
 from treeopt.records.profile import require_draft_model
@@ -56,10 +55,9 @@ def schedule(args: ScheduleOptions) -> None:
     assert provenance is not None
     provenance = replace(provenance, tokens_per_step=None, step_s=None, speedup=None)
     replace(trees, provenance=provenance).save(args.path)
-    to_stdout = is_stdout(args.path)
-    click.echo(schedule_table(planned), err=to_stdout)
-    for warning in [*plan.warnings, *context_warnings(plan, profile, planned, ())]:
-        warn(warning)
-    if not to_stdout:
-        file = quoted(args.path)
-        click.echo(f"\nWritten to {file}. Next: treeopt run {file}{decoding_options(profile, plan)} --prompts FILE")
+    print_result(
+        schedule_table(planned),
+        [args.path],
+        warnings=[*plan.warnings, *context_warnings(plan, profile, planned, ())],
+        next_command=f"treeopt run {quoted(args.path)}{decoding_options(profile, plan)} --prompts FILE",
+    )

@@ -13,7 +13,7 @@ from treeopt.cli.options.record import Heading, group, option, options
 from treeopt.cli.options.values import OneOf
 from treeopt.cli.outputs import OutputFile, is_stdout
 from treeopt.cli.plan_profile import plan_categories, plan_profile, select_sequences
-from treeopt.cli.terminal import diagram_width, warn
+from treeopt.cli.terminal import diagram_width, print_result, warn
 from treeopt.errors import InterruptionError
 from treeopt.files.figure_file import write_figure
 from treeopt.planner import tree_file
@@ -63,8 +63,7 @@ def solve(args: SolveOptions) -> None:
     or drafters were measured, prints the best of each.  If several context lengths, batch sizes or temperatures were
     measured, prints the fastest choice at each.
     """
-    to_stdout = is_stdout(args.path)
-    if args.as_json and to_stdout:
+    if args.as_json and is_stdout(args.path):
         raise click.UsageError("--json and --output -: only one can have standard output. Name a file for the tree.")
     request = args.plan.request
     profile = select_sequences(
@@ -85,14 +84,15 @@ def solve(args: SolveOptions) -> None:
         text = plan_json(planned, new_tokens=args.new_tokens, category=args.category, categories=categories)
     else:
         text = _plan_text(args, planned, tree, categories)
-    written = _write_files(args, planned, tree)
-    click.echo(text, err=to_stdout)
-    for warning in profile_plan_warnings(planned, categories):
+    files = _write_files(args, planned, tree)
+    warnings = profile_plan_warnings(planned, categories)
+    if not args.as_json:
+        print_result(text, files, warnings=warnings, next_command=_next_command(args, planned))
+        return
+    click.echo(text)
+    for warning in warnings:
         warn(warning)
-    if args.as_json:
-        click.echo(f"Written to {written}", err=True)
-    elif not to_stdout:
-        click.echo(f"\nWritten to {written}. Next: {_next_command(args, planned)}")
+    click.echo(f"Written to {', '.join(map(str, files))}", err=True)
 
 
 def _plan_text(args: SolveOptions, planned: ProfilePlan, tree: TreeFile, categories: CategoryPlans | None) -> str:
@@ -119,8 +119,8 @@ def _next_command(args: SolveOptions, planned: ProfilePlan) -> str:
     return f"treeopt show {file} -o {figure}, treeopt run {file}{options} --prompt TEXT"
 
 
-def _write_files(args: SolveOptions, planned: ProfilePlan, tree: TreeFile) -> str:
-    """Write each requested file whole and return their names; an interruption names those that are complete."""
+def _write_files(args: SolveOptions, planned: ProfilePlan, tree: TreeFile) -> list[Path]:
+    """Write each requested file whole and return their paths; an interruption names those that are complete."""
 
     def save_plot(path: Path) -> None:
         from treeopt.report.figures.profile_figures import plan_figure
@@ -132,14 +132,15 @@ def _write_files(args: SolveOptions, planned: ProfilePlan, tree: TreeFile) -> st
         (args.save, planned.plan.solution.save),
         (args.plot, save_plot),
     ]
-    written: list[str] = []
+    written: list[Path] = []
     try:
         for path, write in writers:
             if path is not None:
                 write(path)
-                written.append(str(path))
+                written.append(path)
     except KeyboardInterrupt:
         if not written:
             raise
-        raise InterruptionError(f"interrupted. Written: {', '.join(written)}. Run it again for the rest.") from None
-    return ", ".join(written)
+        names = ", ".join(map(str, written))
+        raise InterruptionError(f"interrupted. Written: {names}. Run it again for the rest.") from None
+    return written

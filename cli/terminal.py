@@ -5,13 +5,15 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from treeopt import errors
+from treeopt.cli.outputs import is_stdout
 from treeopt.compiling import is_compiling
 from treeopt.errors import TreeoptWarning
 
@@ -62,6 +64,22 @@ def print_warnings_in_one_line() -> Iterator[None]:
 def warn(warning: errors.Warning) -> None:
     """Print a warning on standard error."""
     click.echo(f"Warning: {warning}", err=True)
+
+
+def print_result(
+    text: str, files: Sequence[Path], *, warnings: Iterable[errors.Warning] = (), next_command: str = ""
+) -> None:
+    """Print a result and its warnings, then the files that were written and the command to run next.
+
+    If the first file is standard output, the text goes to standard error, and no file is named.
+    """
+    to_stdout = is_stdout(files[0])
+    click.echo(text, err=to_stdout)
+    for warning in warnings:
+        warn(warning)
+    if not to_stdout:
+        following = f" Next: {next_command}" if next_command else ""
+        click.echo(f"\nWritten to {', '.join(map(str, files))}.{following}")
 
 
 @contextmanager
