@@ -22,7 +22,7 @@ CHAINS, TREES = (
     Engine(
         name=name,
         title="Engine",
-        versions="1",
+        checked=("1",),
         needs="nothing",
         dynamic=name == "trees",
         default=None,

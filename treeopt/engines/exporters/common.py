@@ -120,15 +120,13 @@ def _warn_unchecked_version(engine: Engine, request: SettingRequest) -> tuple[Wa
     version = request.engine_version
     if version is None:
         return ()
-    checked = engine.versions
-    if engine.checked is not None:
-        oldest, newest = engine.checked
-        if version_numbers(oldest) <= version_numbers(version) <= version_numbers(newest):
-            return ()
-        checked = newest if oldest == newest else f"{oldest} to {newest}"
+    oldest, newest = engine.checked[0], engine.checked[-1]
+    is_release = newest[0].isdigit()
+    if is_release and version_numbers(oldest) <= version_numbers(version) <= version_numbers(newest):
+        return ()
     return (
         Warning(
-            f"{engine.title} {version} was not checked, only {checked}.",
+            f"{engine.title} {version} was not checked, only {engine.versions}.",
             "Compare the fields with its documentation.",
         ),
     )

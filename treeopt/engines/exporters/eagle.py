@@ -28,7 +28,7 @@ def render(request: SettingRequest) -> SettingFiles:
 ENGINE = Engine(
     name="eagle",
     title="EAGLE",
-    versions="commit 148042c",
+    checked=("commit 148042c",),
     needs="a chain, or a dynamic tree of top-k, depth and nodes, root counted",
     dynamic=True,
     default=DynamicTree(top_k=10, depth=8, nodes=60),

@@ -88,10 +88,8 @@ class Engine:
     name: str
     """As in `treeopt export --to`."""
     title: str
-    versions: str
-    """Versions that the exporter was checked against."""
-    checked: tuple[str, str] | None = None
-    """Oldest and newest of them; None if releases have no numbers."""
+    checked: tuple[str, ...]
+    """The oldest and the newest release that the exporter was checked against, or the only one, or a commit."""
     needs: str
     """What it accepts, and whether it counts the root."""
     dynamic: bool
@@ -121,3 +119,8 @@ class Engine:
     methods: Mapping[str, str | None] = field(default_factory=dict)
     """Its own method names by treeopt's names of drafters other than a draft model, None for its default method: `eagle`
     for EAGLE heads, `p-eagle`, `dflash`, `dspark`, `prompt-lookup`, and `eagle2` for dynamic trees of the draft model."""
+
+    @property
+    def versions(self) -> str:
+        """The versions that the exporter was checked against, in words."""
+        return " to ".join(self.checked)

@@ -19,7 +19,6 @@ from treeopt.engines.exporters.engine import MAIN, Engine, Json, SettingFiles, S
 from treeopt.trees.drafter_parameters import DynamicTree
 
 TITLE = "ExLlamaV3"
-VERSION = "1.6.5"
 LENGTH, ROWS = "num_draft_tokens", "draft_max_rows"
 
 
@@ -42,8 +41,7 @@ def render(request: SettingRequest) -> SettingFiles:
 ENGINE = Engine(
     name="exllamav3",
     title=TITLE,
-    versions=VERSION,
-    checked=(VERSION, VERSION),
+    checked=("1.6.5",),
     needs="a chain of at least 1 draft token, the root not counted",
     dynamic=False,
     schedules=True,

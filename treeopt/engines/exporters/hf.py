@@ -23,7 +23,6 @@ from treeopt.trees import TokenTree
 from treeopt.trees.drafter_parameters import DynamicTree
 from treeopt.version import __version__
 
-OLDEST, NEWEST = "5.23.0", "5.24.0"
 FOLDER = "FILE.hf"
 """A folder of its own for each export, because transformers fixes the names of the files in it."""
 CODE = "custom_generate/generate.py"
@@ -99,8 +98,7 @@ def custom_generate_code(tree: TokenTree, rule: str) -> str:
 ENGINE = Engine(
     name="hf",
     title="transformers",
-    versions=f"{OLDEST} to {NEWEST}",
-    checked=(OLDEST, NEWEST),
+    checked=("5.23.0", "5.24.0"),
     needs="a chain of at least 1 draft token, the root not counted; also any tree, with treeopt's own decoder",
     dynamic=False,
     default=DynamicTree.chain(20),

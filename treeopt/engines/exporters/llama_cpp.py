@@ -50,7 +50,7 @@ def render(request: SettingRequest) -> SettingFiles:
 ENGINE = Engine(
     name="llama-cpp",
     title="llama.cpp",
-    versions="commit 00dc805",
+    checked=("commit 00dc805",),
     needs="a chain of at least 1 draft token, the root not counted",
     dynamic=False,
     default=DynamicTree.chain(3),

@@ -12,7 +12,6 @@ from treeopt.engines.exporters.engine import MAIN, Engine, SettingFiles, Setting
 from treeopt.errors import Warning
 from treeopt.trees.drafter_parameters import DynamicTree
 
-VERSION = "0.18.0"
 METHODS = ("eagle", "eagle3", "deepseek_mtp", "hy3_mtp", "qwen3_5_mtp", "dflash")
 LENGTH, METHOD, DRAFT = "--speculative-num-draft-tokens", "--speculative-algorithm", "--speculative-draft-model"
 NO_METHOD = Warning(
@@ -34,8 +33,7 @@ def render(request: SettingRequest) -> SettingFiles:
 ENGINE = Engine(
     name="lmdeploy",
     title="LMDeploy",
-    versions=VERSION,
-    checked=(VERSION, VERSION),
+    checked=("0.18.0",),
     needs="a chain of at least 1 draft token, the root not counted",
     dynamic=False,
     default=DynamicTree.chain(1),

@@ -9,7 +9,6 @@ from treeopt.engines.exporters.common import NO_FLAGS, chains_only, flag_line, w
 from treeopt.engines.exporters.engine import MAIN, Engine, SettingFiles, SettingRequest
 from treeopt.trees.drafter_parameters import DynamicTree
 
-VERSION = "0.32.2"
 LENGTH = "--num-draft-tokens"
 
 
@@ -21,8 +20,7 @@ def render(request: SettingRequest) -> SettingFiles:
 ENGINE = Engine(
     name="mlx-lm",
     title="mlx-lm",
-    versions=VERSION,
-    checked=(VERSION, VERSION),
+    checked=("0.32.2",),
     needs="a chain of at least 1 draft token, the root not counted",
     dynamic=False,
     default=DynamicTree.chain(3),

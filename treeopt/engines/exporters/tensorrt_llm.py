@@ -27,7 +27,7 @@ from treeopt.engines.exporters.engine import MAIN, Engine, Json, SettingFiles, S
 from treeopt.errors import Warning
 
 TITLE = "TensorRT-LLM"
-OLDEST, NEWEST = "1.3", "1.4"
+NEWEST = "1.4"
 METHODS = ("Draft_Target", "Eagle3", "MTP", "DFlash", "DSpark", "NGram")
 WITHOUT_DRAFT = ("MTP", "NGram")
 """Methods without a draft model."""
@@ -112,8 +112,7 @@ def _render_schedule(request: SettingRequest, old: bool) -> tuple[dict[int, int]
 ENGINE = Engine(
     name="tensorrt-llm",
     title=TITLE,
-    versions=f"{OLDEST} to {NEWEST}",
-    checked=(OLDEST, NEWEST),
+    checked=("1.3", NEWEST),
     needs="a chain, or a dynamic tree of depth D and top-k k with D to kD draft nodes, the root not counted",
     dynamic=True,
     schedules=True,

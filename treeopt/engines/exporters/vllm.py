@@ -26,7 +26,7 @@ from treeopt.engines.exporters.common import (
 from treeopt.engines.exporters.engine import MAIN, Engine, Json, SettingFiles, SettingRequest
 
 TITLE = "vLLM"
-OLDEST, NEWEST = "0.23.0", "0.33.0"
+NEWEST = "0.33.0"
 LENGTH = "num_speculative_tokens"
 SCHEDULE = "num_speculative_tokens_per_batch_size"
 WITHOUT_DRAFT = ("ngram", "ngram_gpu", "suffix")
@@ -81,9 +81,8 @@ def render(request: SettingRequest) -> SettingFiles:
 ENGINE = Engine(
     name="vllm",
     title=TITLE,
-    versions=f"{NEWEST}; {OLDEST} without schedule and replay",
-    checked=(OLDEST, NEWEST),
-    needs="a chain of at least 1 draft token, the root not counted",
+    checked=("0.23.0", NEWEST),
+    needs=f"a chain of at least 1 draft token, the root not counted; schedule and replay from {NEWEST} on",
     dynamic=False,
     schedules=True,
     length_sets_block=True,
