@@ -17,8 +17,7 @@ class PromptLookupSetting:
     """Draft tokens."""
 
     def __post_init__(self) -> None:
-        check_integer("ngram", self.ngram, 1)
-        check_integer("length", self.length, 1)
+        _check_integers(self, ngram=1, length=1)
 
     @property
     def max_nodes(self) -> int:
@@ -46,9 +45,7 @@ class LookaheadSetting:
     """G: most n-grams that a step verifies."""
 
     def __post_init__(self) -> None:
-        check_integer("window", self.window, 1)
-        check_integer("ngram", self.ngram, 2)
-        check_integer("candidates", self.candidates, 1)
+        _check_integers(self, window=1, ngram=2, candidates=1)
 
     @property
     def max_nodes(self) -> int:
@@ -70,8 +67,7 @@ class RedrafterSetting:
     """Tokens of each beam: the most draft tokens that a step can accept."""
 
     def __post_init__(self) -> None:
-        check_integer("width", self.width, 1)
-        check_integer("length", self.length, 1)
+        _check_integers(self, width=1, length=1)
 
     @property
     def max_nodes(self) -> int:
@@ -108,8 +104,7 @@ class SpecExecSetting:
     """Smallest log-probability of a path, under the draft, that is followed or verified."""
 
     def __post_init__(self) -> None:
-        for name, least in {"budget": 2, "branching": 1, "batch": 1, "max_passes": 1}.items():
-            check_integer(name, getattr(self, name), least)
+        _check_integers(self, budget=2, branching=1, batch=1, max_passes=1)
         if not self.least_log_prob <= 0:
             raise InvalidValueError(f"least_log_prob: expected a number of at most 0. Got {self.least_log_prob}.")
 
@@ -144,7 +139,7 @@ class DDTreeSetting:
     """Most tokens that the target verifies in one pass, root included."""
 
     def __post_init__(self) -> None:
-        check_integer("budget", self.budget, 2)
+        _check_integers(self, budget=2)
 
     @property
     def max_nodes(self) -> int:
@@ -183,8 +178,7 @@ class DynamicTree:
     """Tokens that the target verifies in one pass, root included."""
 
     def __post_init__(self) -> None:
-        for name in ("top_k", "depth", "nodes"):
-            check_integer(name, getattr(self, name), 1)
+        _check_integers(self, top_k=1, depth=1, nodes=1)
         most = 1 + pool_nodes(self.top_k, self.depth)
         if not 2 <= self.nodes <= most:
             raise InvalidValueError(
@@ -225,6 +219,12 @@ class DynamicTree:
     def longest_draft(self) -> int:
         """Most draft tokens that a step can accept, and most draft passes."""
         return self.depth
+
+
+def _check_integers(setting: object, **least: int) -> None:
+    """Raise InvalidValueError for a parameter that is not a whole number of at least the given one."""
+    for name, smallest in least.items():
+        check_integer(name, getattr(setting, name), smallest)
 
 
 def pool_nodes(top_k: int, depth: int) -> int:
