@@ -220,7 +220,19 @@ class TestAllEngines:
     [
         ("sglang", make(DynamicTree(top_k=1, depth=4, nodes=3)), r"num-draft-tokens: .* = 5 for .*topk 1. Got 3"),
         ("tensorrt-llm", make(TREE, engine_version="1.2.0"), "decoding_type: .*Draft_Target before 1.3. Got Eagle3"),
-        ("tensorrt-llm", make(TREE, method="Draft_Target"), "max_draft_len of Draft_Target: expected a chain"),
+        *(
+            (
+                name,
+                make(TREE, method=method),
+                f"expected a chain, all that it drafts with {method}. Got top-k 4, depth 5",
+            )
+            for name, method in (
+                ("tensorrt-llm", "Draft_Target"),
+                ("sglang", "DFLASH"),
+                ("sglang", "NGRAM"),
+                ("openvino", "prompt_lookup"),
+            )
+        ),
         (
             "tensorrt-llm",
             make(DynamicTree(top_k=4, depth=5, nodes=22)),

@@ -79,17 +79,12 @@ class _SettingChoice:
 
     def _choose_request(self) -> SettingRequest | None:
         """Return the fastest dynamic tree or chain; None if plain decoding is faster."""
-        if not self._drafts_trees or self._source.chain_length is not None:
+        if not self._engine.drafts_trees(self._source.method) or self._source.chain_length is not None:
             return self._choose_chain()
         if self._replay is None:
             self._warnings.append(self._warn_no_record())
             return self._choose_chain()
         return self._choose_tree(self._replay)
-
-    @property
-    def _drafts_trees(self) -> bool:
-        """Whether the engine drafts dynamic trees with this method."""
-        return self._engine.dynamic and self._source.method not in self._engine.chain_methods
 
     def _choose_tree(self, replay: Replay) -> SettingRequest | None:
         max_nodes = self._source.request.max_nodes or self._model.costs.max_nodes

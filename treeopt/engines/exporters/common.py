@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from treeopt.engines.exporters.engine import BatchLength, Engine, Json, SettingFiles, SettingRequest
@@ -32,8 +32,15 @@ def render_setting(engine: Engine, request: SettingRequest) -> SettingFiles:
 
 def find_refusal(engine: Engine, request: SettingRequest) -> str | None:
     """Return why an engine does not accept a request; None if it does."""
-    reason = engine.limits(request)
-    return None if reason is None else f"{engine.title}: {reason}"
+    tree, method = request.tree, request.method
+    if tree.is_chain or engine.drafts_trees(method):
+        reason = engine.limits(request)
+        return None if reason is None else f"{engine.title}: {reason}"
+    condition = f" with {method}" if method else ""
+    return (
+        f"{engine.title}: expected a chain, all that it drafts{condition}. Got top-k {tree.top_k}, depth {tree.depth}, "
+        f"{tree.nodes} nodes: ask for a chain."
+    )
 
 
 def check_method(engine: Engine, method: str | None) -> None:
@@ -46,21 +53,6 @@ def unknown_method(engine: str, names: Sequence[str], method: str) -> InvalidVal
     expected = f"one of {engine}'s: {', '.join(names)}" if names else f"none, {engine} has no choice"
     action = "" if names else ": leave it out"
     return InvalidValueError(f"method: expected {expected}. Got {method!r}{action}.", field="method")
-
-
-def chains_only(field: str) -> Callable[[SettingRequest], str | None]:
-    """Return the limits of an engine that takes any chain, with its length in `field`."""
-
-    def limits(request: SettingRequest) -> str | None:
-        tree = request.tree
-        if tree.is_chain:
-            return None
-        return (
-            f"{field}: expected a chain, all that it drafts. "
-            f"Got top-k {tree.top_k}, depth {tree.depth}, {tree.nodes} nodes: ask for a chain."
-        )
-
-    return limits
 
 
 def varying_schedule(request: SettingRequest) -> tuple[BatchLength, ...]:

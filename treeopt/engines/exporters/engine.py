@@ -90,9 +90,9 @@ class Engine:
     title: str
     checked: tuple[str, ...]
     """The oldest and the newest release that the exporter was checked against, or the only one, or a commit."""
-    needs: str
+    needs: str = "a chain of at least 1 draft token, the root not counted"
     """What it accepts, and whether it counts the root."""
-    dynamic: bool
+    dynamic: bool = False
     """Whether it drafts dynamic trees; if not, chains only."""
     schedules: bool = False
     """Whether its files can contain a schedule; if not, one length serves all batch sizes."""
@@ -101,7 +101,8 @@ class Engine:
     default: DynamicTree | None
     """What it drafts without a length; None if it needs one."""
     limits: Callable[[SettingRequest], str | None] = _accept_all
-    """Returns why the engine does not accept a request: field, what is expected, what came; None if it does."""
+    """Returns why the engine does not accept a chain, or a tree if it drafts trees: field, what is expected, what came; None
+    if it does."""
     render: Callable[[SettingRequest], SettingFiles]
     """Returns the files of a request within the limits."""
     off: SettingFiles
@@ -124,3 +125,7 @@ class Engine:
     def versions(self) -> str:
         """The versions that the exporter was checked against, in words."""
         return " to ".join(self.checked)
+
+    def drafts_trees(self, method: str | None) -> bool:
+        """Return whether it drafts dynamic trees with a method; None is its default one."""
+        return self.dynamic and method not in self.chain_methods

@@ -10,7 +10,6 @@ In a batch of b it drafts the smaller of K and draft_max_rows // b - 1 tokens, s
 
 from treeopt.engines.exporters.common import (
     NO_FIELDS,
-    chains_only,
     json_text,
     varying_schedule,
     warn_single_length,
@@ -42,11 +41,8 @@ ENGINE = Engine(
     name="exllamav3",
     title=TITLE,
     checked=("1.6.5",),
-    needs="a chain of at least 1 draft token, the root not counted",
-    dynamic=False,
     schedules=True,
     default=DynamicTree.chain(4),
-    limits=chains_only(LENGTH),
     render=render,
     takes=("engine_version",),
     off=SettingFiles(

@@ -16,7 +16,7 @@ The folder FILE.hf runs treeopt's own decoder with any tree.
 import json
 import textwrap
 
-from treeopt.engines.exporters.common import NO_FIELDS, chains_only, json_text
+from treeopt.engines.exporters.common import NO_FIELDS, json_text
 from treeopt.engines.exporters.engine import MAIN, Engine, SettingFiles, SettingRequest
 from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.trees import TokenTree
@@ -52,10 +52,6 @@ def generate(model, **arguments):
     """Return what transformers would return; when it samples, of {distribution} distribution."""
     return hf_generate.generate(model, tree=TREE, rule="{rule}", lossy={lossy}, **arguments)
 '''
-
-
-def limits(request: SettingRequest) -> str | None:
-    return chains_only(LOOKUP if request.method == "prompt_lookup" else LENGTH)(request)
 
 
 def render(request: SettingRequest) -> SettingFiles:
@@ -100,9 +96,7 @@ ENGINE = Engine(
     title="transformers",
     checked=("5.23.0", "5.24.0"),
     needs="a chain of at least 1 draft token, the root not counted; also any tree, with treeopt's own decoder",
-    dynamic=False,
     default=DynamicTree.chain(20),
-    limits=limits,
     render=render,
     method_names=METHODS,
     takes=("method", "engine_version"),

@@ -11,7 +11,6 @@ It drafts chains:
 from treeopt.engines.exporters.common import (
     NO_FLAGS,
     RATE_DECIMALS,
-    chains_only,
     flag_line,
     round_rates,
     with_flags,
@@ -51,10 +50,7 @@ ENGINE = Engine(
     name="llama-cpp",
     title="llama.cpp",
     checked=("commit 00dc805",),
-    needs="a chain of at least 1 draft token, the root not counted",
-    dynamic=False,
     default=DynamicTree.chain(3),
-    limits=chains_only(LENGTH),
     render=render,
     method_names=METHODS,
     off=SettingFiles(files={MAIN: NO_FLAGS}, usage="llama-server -m TARGET $(cat FILE)"),

@@ -7,7 +7,7 @@ block, K + 1 tokens, above the head's `block_size`; its main branch runs DFlash 
     --speculative-num-draft-tokens = K, the root not counted
 """
 
-from treeopt.engines.exporters.common import NO_FLAGS, chains_only, flag_line, with_flags
+from treeopt.engines.exporters.common import NO_FLAGS, flag_line, with_flags
 from treeopt.engines.exporters.engine import MAIN, Engine, SettingFiles, SettingRequest
 from treeopt.errors import Warning
 from treeopt.trees.drafter_parameters import DynamicTree
@@ -34,10 +34,7 @@ ENGINE = Engine(
     name="lmdeploy",
     title="LMDeploy",
     checked=("0.18.0",),
-    needs="a chain of at least 1 draft token, the root not counted",
-    dynamic=False,
     default=DynamicTree.chain(1),
-    limits=chains_only(LENGTH),
     render=render,
     method_names=METHODS,
     off=SettingFiles(files={MAIN: NO_FLAGS}, usage="lmdeploy serve api_server TARGET $(cat FILE)"),

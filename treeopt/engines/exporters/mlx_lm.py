@@ -5,7 +5,7 @@ Checked against 0.32.2.  It drafts chains:
     --num-draft-tokens = K, the root not counted
 """
 
-from treeopt.engines.exporters.common import NO_FLAGS, chains_only, flag_line, with_flags
+from treeopt.engines.exporters.common import NO_FLAGS, flag_line, with_flags
 from treeopt.engines.exporters.engine import MAIN, Engine, SettingFiles, SettingRequest
 from treeopt.trees.drafter_parameters import DynamicTree
 
@@ -21,10 +21,7 @@ ENGINE = Engine(
     name="mlx-lm",
     title="mlx-lm",
     checked=("0.32.2",),
-    needs="a chain of at least 1 draft token, the root not counted",
-    dynamic=False,
     default=DynamicTree.chain(3),
-    limits=chains_only(LENGTH),
     render=render,
     takes=("draft_model", "engine_version"),
     off=SettingFiles(files={MAIN: NO_FLAGS}, usage="mlx_lm.server --model TARGET $(cat FILE)"),

@@ -8,7 +8,7 @@ Checked against openvino-genai 2026.4.1: its type stubs, the messages in its lib
     prompt lookup: num_assistant_tokens = K, max_ngram_size = longest n-gram
 """
 
-from treeopt.engines.exporters.common import NO_FIELDS, chains_only, json_text
+from treeopt.engines.exporters.common import NO_FIELDS, json_text
 from treeopt.engines.exporters.engine import MAIN, Engine, Json, SettingFiles, SettingRequest
 from treeopt.errors import Warning
 from treeopt.trees.drafter_parameters import DynamicTree, pool_nodes
@@ -27,8 +27,6 @@ TREES = Warning(
 
 def limits(request: SettingRequest) -> str | None:
     tree = request.tree
-    if request.method == "prompt_lookup":
-        return chains_only(NODES)(request)
     if tree.nodes > tree.depth:
         return None
     expected = f"from {DEPTH}, {tree.depth}, to {TOP_K}² ({DEPTH} - 1) + {TOP_K}, {pool_nodes(tree.top_k, tree.depth)}"
@@ -58,6 +56,7 @@ ENGINE = Engine(
     limits=limits,
     render=render,
     method_names=METHODS,
+    chain_methods=("prompt_lookup",),
     takes=("method", "engine_version"),
     off=SettingFiles(
         files={MAIN: NO_FIELDS},

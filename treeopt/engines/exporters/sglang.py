@@ -16,7 +16,6 @@ Checked against `arg_groups/speculative_hook.py`, `speculative/adaptive_spec_par
 from treeopt.engines.exporters.common import (
     BENCH_FIRST,
     NO_FLAGS,
-    chains_only,
     flag_line,
     json_text,
     varying_schedule,
@@ -44,8 +43,6 @@ BACKENDS = Warning(
 
 def limits(request: SettingRequest) -> str | None:
     tree = request.tree
-    if request.method in (*BLOCKS, "NGRAM"):
-        return chains_only(BLOCKS.get(request.method or "", NODES))(request)
     if tree.top_k > 1 or tree.is_chain:
         return None
     return f"{NODES}: expected {STEPS} + 1 = {tree.depth + 1} for {TOP_K} 1. Got {tree.nodes}: ask for a whole chain."

@@ -18,7 +18,6 @@ import yaml
 
 from treeopt.engines.exporters.common import (
     NO_FIELDS,
-    chains_only,
     varying_schedule,
     version_numbers,
     warn_schedule_omitted,
@@ -31,15 +30,12 @@ NEWEST = "1.4"
 METHODS = ("Draft_Target", "Eagle3", "MTP", "DFlash", "DSpark", "NGram")
 WITHOUT_DRAFT = ("MTP", "NGram")
 """Methods without a draft model."""
-TREE_METHODS = ("Eagle3", "MTP")
 
 
 def limits(request: SettingRequest) -> str | None:
     tree, method = request.tree, _method(request)
     if _before_1_3(request) and method != "Draft_Target":
         return f"decoding_type: expected Draft_Target before 1.3. Got {method}: ask for a chain, or update it."
-    if tree.is_chain or method not in TREE_METHODS:
-        return chains_only(f"max_draft_len of {method}")(request)
     drafts, max_drafts = tree.nodes - 1, tree.top_k * tree.depth
     if tree.depth <= drafts <= max_drafts:
         return None
@@ -120,7 +116,7 @@ ENGINE = Engine(
     limits=limits,
     render=render,
     method_names=METHODS,
-    chain_methods=tuple(method for method in METHODS if method not in TREE_METHODS),
+    chain_methods=("Draft_Target", "DFlash", "DSpark", "NGram"),
     off=SettingFiles(files={MAIN: NO_FIELDS}, usage="trtllm-serve TARGET --config FILE"),
     methods={"eagle": "Eagle3", "dflash": "DFlash", "dspark": "DSpark", "prompt-lookup": "NGram"},
 )

@@ -15,7 +15,6 @@ Batch sizes in gaps and above the last range inherit the K before them.
 """
 
 from treeopt.engines.exporters.common import (
-    chains_only,
     json_text,
     round_rates,
     unknown_method,
@@ -83,11 +82,9 @@ ENGINE = Engine(
     title=TITLE,
     checked=("0.23.0", NEWEST),
     needs=f"a chain of at least 1 draft token, the root not counted; schedule and replay from {NEWEST} on",
-    dynamic=False,
     schedules=True,
     length_sets_block=True,
     default=None,
-    limits=chains_only(LENGTH),
     render=render,
     method_names=METHODS,
     old_method_names=OLD_METHODS,
