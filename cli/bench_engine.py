@@ -12,7 +12,6 @@ from treeopt.cli.options.inputs import load_profile, profile_option
 from treeopt.cli.options.plan import temperature_option
 from treeopt.cli.options.probe import (
     PROBED_ENGINE,
-    STARTED_ALONE,
     EngineOptions,
     ServerOptions,
     chat_template_option,
@@ -109,7 +108,6 @@ def bench_engine(args: BenchEngineOptions) -> None:
     model = step_model(profile, temperature=args.temperature)
     planned = fastest_length(model)
     if args.server.url is not None:
-        refuse_options(["together"], STARTED_ALONE)
         _check_servers(args.server.url, planned, args.lengths)
     engine = _engine_options(args, profile)
     engine.check(name)

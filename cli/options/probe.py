@@ -38,7 +38,6 @@ def _engine_names() -> Sequence[str]:
 
 
 PROBED_ENGINE = OneOf("engine", _engine_names)
-STARTED_ALONE = "expected with an engine that treeopt starts. Got --url: leave it out."
 MODEL_FORMS = "in the engine's own form, such as a GGUF file"
 
 
@@ -78,7 +77,8 @@ class ServerOptions:
     url: str | None = option(
         "--url",
         metavar="URLS",
-        help="Addresses of running engines, one for each draft length, 0=URL,3=URL. Nothing else is contacted.",
+        help="Addresses of running engines, one for each draft length, 0=URL,3=URL; treeopt probe also takes a single "
+        "address, with one length in --lengths. Nothing else is contacted.",
     )
     program: str | None = option(
         "--program",
@@ -116,12 +116,6 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions(ServerOptions):
-    url: str | None = option(
-        "--url",
-        metavar="URLS",
-        help="Addresses of running engines, one for each draft length, 0=URL,3=URL; or a single address, with one length "
-        "in --lengths. Nothing else is contacted.",
-    )
     method: str | None = option(
         "--method",
         type=click.Choice(METHODS),
@@ -136,8 +130,8 @@ class EngineOptions(ServerOptions):
     )
 
     def check(self, name: str) -> None:
-        """Raise click.UsageError unless the options name the engine's models, InvalidValueError for a wrong address."""
-        from treeopt.engines.clients.registry import PLACED, parse_urls
+        """Raise click.UsageError unless the options name the engine's models, InvalidValueError for a wrong address or method."""
+        from treeopt.engines.clients.registry import PLACED, check_method, parse_urls
 
         for flag, value in (("--device", self.device), ("--dtype", self.dtype)):
             if value != AUTO and name not in PLACED:
@@ -149,7 +143,8 @@ class EngineOptions(ServerOptions):
                 "--ngram-tokens: it is for --method ngram of an engine that treeopt starts. Leave it out."
             )
         if self.url is not None:
-            refuse_options(["threads"], STARTED_ALONE)
+            reason = "expected with an engine that treeopt starts. Got --url: leave it out."
+            refuse_options(["threads", "together"], reason)
             parse_urls(self.url)
         elif self.method == NGRAM and (self.target is None or self.draft is not None):
             raise click.UsageError(
@@ -157,6 +152,7 @@ class EngineOptions(ServerOptions):
             )
         elif self.method != NGRAM and (self.target is None or self.draft is None):
             raise click.UsageError("--target, --draft: expected both, or --url of an engine that runs. Give them.")
+        check_method(name, self.method, url=self.url)
 
     def client(self, name: str) -> "EngineClient":
         from treeopt.engines.clients.registry import create_client
@@ -246,11 +242,8 @@ class ProbeOptions:
 
     def check(self) -> None:
         """Raise click.UsageError or InvalidValueError for options that contradict each other."""
-        from treeopt.engines.clients.registry import check_method
-
+        self.server.check(self.engine)
         lengths = ",".join(map(str, self.lengths))
-        if self.models.url is not None:
-            refuse_options(["together"], STARTED_ALONE)
         if self.is_one_length:
             if len(self.lengths) != 1:
                 raise click.UsageError(
@@ -259,11 +252,7 @@ class ProbeOptions:
                 )
             if checkpoint_path(self.path) is None:
                 raise click.UsageError("--output: expected a file, next to which answers are stored. Name one with -o.")
-            self.server.check(self.engine)
-            return
-        self.models.check(self.engine)
-        check_method(self.engine, self.models.method, url=self.models.url)
-        if self.lengths[0] != 0 or len(self.lengths) < 2 or list(self.lengths) != sorted(self.lengths):
+        elif self.lengths[0] != 0 or len(self.lengths) < 2 or list(self.lengths) != sorted(self.lengths):
             raise click.UsageError(
                 f"--lengths: expected 0, plain decoding, and others that rise, such as 0,1,3,7. Got {lengths}."
             )

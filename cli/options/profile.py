@@ -255,23 +255,22 @@ class ProfileOptions:
             raise click.UsageError(
                 "--drafter: expected measured times, with which drafters are compared. Got imported ones: leave it out."
             )
-        if self.time_budget_s is not None and self.is_fixed_amount:
-            raise click.UsageError(
-                "--time-budget: expected without --rounds and --positions, which measure a fixed amount. Give one or the other."
-            )
-        if imports.has_times and self.wait_s is not None:
-            raise click.UsageError("--wait: expected times to measure. Got imported ones: leave it out.")
-        if imports.has_everything and self.record is not None:
-            raise click.UsageError("--record: expected a draft model to run. Got imported measurements only.")
+        if self.is_fixed_amount:
+            reason = "expected without --rounds and --positions, which measure a fixed amount. Give one or the other."
+            refuse_options(["time_budget_s"], reason)
+        if imports.has_times:
+            refuse_options(["wait_s"], "expected times to measure. Got imported ones: leave it out.")
+        if imports.has_everything:
+            refuse_options(["record"], "expected a draft model to run. Got imported measurements only.")
 
     def check_measured(self) -> None:
         """Raise click.UsageError for options that contradict each other if anything is measured."""
-        if self.record is not None and self.tensor_parallel:
-            raise click.UsageError("--record: expected without --tensor-parallel. Record with a target that is whole.")
-        if self.other_drafters and self.tensor_parallel:
-            raise click.UsageError(
-                "--drafter: expected without --tensor-parallel. Measure with a target that is whole."
-            )
+        if self.tensor_parallel:
+            refuse_options(["record"], "expected without --tensor-parallel. Record with a target that is whole.")
+            if self.other_drafters:
+                raise click.UsageError(
+                    "--drafter: expected without --tensor-parallel. Measure with a target that is whole."
+                )
         if self.imports.latency is not None and not self.imports.has_times and self.pair.target is None:
             raise click.UsageError(
                 "--latency: expected --draft-latency too, or rows of drafting in the file, or --target and --draft to time "
