@@ -16,6 +16,8 @@ MESSAGES = ("log", "message", "msg")
 """Fields with a line of a log."""
 MAX_NAME = 80
 MAX_STEP_TOKENS = 10_000
+NUMBER = r"\d{1,15}(?:\.\d{1,17})?"
+"""A number of a log as a pattern; its length is limited, because files are not trusted."""
 
 T = TypeVar("T")
 

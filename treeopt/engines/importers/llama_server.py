@@ -27,7 +27,7 @@ from treeopt.engines.importers.acceptance_tables import (
     pool_steps,
     table_from_counts,
 )
-from treeopt.engines.importers.foreign_file import ForeignFile, source_text
+from treeopt.engines.importers.foreign_file import NUMBER, ForeignFile, source_text
 from treeopt.engines.importers.importer import (
     ACCEPTANCE,
     DRAFT_TIMES,
@@ -39,23 +39,20 @@ from treeopt.engines.importers.importer import (
 )
 
 KIND = "llama-server log"
-_NUMBER = r"\d{1,15}(?:\.\d{1,9})?"
+_RATES = rf"\(({NUMBER}(?:, {NUMBER}){{0,500}})\)"
 _STATISTICS_MARK = re.compile(r"statistics\s{1,20}[\w-]{1,40}: #calls")
 _STATISTICS = re.compile(r"statistics\s{1,20}([\w-]{1,40}): #calls(.{0,4000})")
 _COUNT = r"\s{0,9}=\s{0,20}(\d{1,15})"
-_STATISTICS_RATES = re.compile(rf"#acc rate/pos = \(({_NUMBER}(?:, {_NUMBER}){{0,500}})\)")
-_DURATIONS = re.compile(rf"dur\(b,g,a\) = {_NUMBER},\s{{0,20}}({_NUMBER}),")
+_STATISTICS_RATES = re.compile(rf"#acc rate/pos = {_RATES}")
+_DURATIONS = re.compile(rf"dur\(b,g,a\) = {NUMBER},\s{{0,20}}({NUMBER}),")
 
 REQUESTS_KIND = "llama-server log, requests"
-_REQUEST_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
 _REQUEST_MARK = re.compile(r"draft acceptance(?: rate)? =")
 _REQUEST = re.compile(
     r"draft acceptance(?: rate)? =.{0,40}?\(\s{0,20}(\d{1,12}) accepted /\s{0,20}(\d{1,12}) generated\)"
 )
-_REQUEST_MEAN = re.compile(rf"mean (?:acceptance length|len) =\s{{0,9}}({_REQUEST_NUMBER})")
-_REQUEST_RATES = re.compile(
-    rf"(?:acceptance rate per position|acc per pos) = \(({_REQUEST_NUMBER}(?:, {_REQUEST_NUMBER}){{0,500}})\)"
-)
+_REQUEST_MEAN = re.compile(rf"mean (?:acceptance length|len) =\s{{0,9}}({NUMBER})")
+_REQUEST_RATES = re.compile(rf"(?:acceptance rate per position|acc per pos) = {_RATES}")
 
 
 @dataclass(frozen=True, slots=True)

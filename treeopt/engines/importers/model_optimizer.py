@@ -48,7 +48,7 @@ MEAN_ROUNDING = 0.02
 
 def read_bench(file: ForeignFile) -> Measurements:
     """Return the acceptance of the histogram; raises FormatError for a mean or rates that contradict it."""
-    content = JsonObject(file.path, "", file.json).inner()
+    content = file.objects[0].inner()
     fields, histogram = content.fields, content.read_counts(BENCH_HISTOGRAM)
     steps = sum(histogram.values())
     if not steps or min(histogram) < 1:
@@ -100,7 +100,7 @@ def read_speculation_profile(file: ForeignFile) -> Measurements:
 
     Raises FormatError naming the field, for other versions, placeholders, and fields that contradict each other.
     """
-    content = JsonObject(file.path, "", file.json).inner()
+    content = file.objects[0].inner()
     fields = content.fields
     version = fields.text("schema_version")
     if version != VERSION:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, acceptance_from_mean, pool_steps
-from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
+from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, NUMBER, ForeignFile, JsonObject, check_equal
 from treeopt.engines.importers.importer import SWEEP, Importer, Measurements
 from treeopt.engines.importers.sweep import LENGTH, ROOTED
 from treeopt.engines.importers.table_rows import flatten_settings
@@ -28,9 +28,8 @@ STEPS, TOKENS, MEAN = "spec_verify_ct", "completion_tokens", "spec_accept_length
 MEAN_KEYS = ("accept_length", "acc_length", "average_acceptance_length")
 """Of bench_serving and one_batch_server, and of SpecForge."""
 LOG_MARK = "accept len: "
-_NUMBER = r"\d{1,9}(?:\.\d{1,17})?"
 _LOG_LINE = re.compile(
-    rf"Decode batch.{{0,400}}?#running-req: (\d{{1,6}}).{{0,400}}?accept len: ({_NUMBER})(?=,)(?:, accept rate: ({_NUMBER})(?=,))?"
+    rf"Decode batch.{{0,400}}?#running-req: (\d{{1,6}}).{{0,400}}?accept len: ({NUMBER})(?=,)(?:, accept rate: ({NUMBER})(?=,))?"
 )
 _LOG_LENGTH, _LOG_TOP_K = (
     re.compile(rf"speculative[_-]{name}[\"']?[=: ]\s?(\d{{1,3}})\b") for name in ("num[_-]steps", "eagle[_-]topk")

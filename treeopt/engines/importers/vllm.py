@@ -17,17 +17,16 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from treeopt.engines.importers.acceptance_tables import SHORTER_DRAFTS, StepCounts, pool_steps, table_from_rates
-from treeopt.engines.importers.foreign_file import ForeignFile, check_equal
+from treeopt.engines.importers.foreign_file import NUMBER, ForeignFile, check_equal
 from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, ImportedAcceptance, Importer, Measurements
 from treeopt.engines.importers.sweep import read_sweep
 from treeopt.files.fields import Fields
 from treeopt.records.engine import MAX_POSITIONS
 
 LOG_MARK = "Per-position acceptance rate:"
-_NUMBER = r"\d{1,15}(?:\.\d{1,17})?"
-_LOG_RATES = re.compile(rf"{LOG_MARK}\s{{0,9}}({_NUMBER}(?:,\s{{0,9}}{_NUMBER}){{0,{MAX_POSITIONS}}})")
+_LOG_RATES = re.compile(rf"{LOG_MARK}\s{{0,9}}({NUMBER}(?:,\s{{0,9}}{NUMBER}){{0,{MAX_POSITIONS}}})")
 _LOG_ACCEPTED, _LOG_DRAFTED = (re.compile(rf"{name}: (\d{{1,15}}) tokens") for name in ("Accepted", "Drafted"))
-_LOG_MEAN = re.compile(rf"Mean acceptance length: ({_NUMBER})")
+_LOG_MEAN = re.compile(rf"Mean acceptance length: ({NUMBER})")
 MEAN_ROUNDING, RATE_ROUNDING = 0.0051, 0.00051
 """Two and three decimals."""
 DRAFTS, DRAFTED, ACCEPTED = "spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"
