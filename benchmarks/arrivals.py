@@ -351,7 +351,7 @@ def main(seconds: float, only: str | None, folder: Path | None, target: Path | N
             comparison.run(seconds)
         if only != "decoder":
             try:
-                client = create_client("llama-server", url=None, threads=THREADS, timeout_s=600)
+                client = create_client("llama-server", url=None, timeout_s=600)
             except TreeoptError as error:
                 tqdm.write(f"\nllama-server was not run: {error}")
                 return

@@ -108,7 +108,7 @@ def compare_engine(name: str, folder: Path, conditions: Conditions) -> None:
     target, draft = prepare_models(name, folder, conditions.gguf_type)
     threads = None if name in WITHOUT_THREADS else conditions.threads
     config = EngineConfig(target=target, draft=draft, draft_tokens=0, threads=threads)
-    client = create_client(name, url=None, threads=threads, timeout_s=config.timeout_s)
+    client = create_client(name, url=None, timeout_s=config.timeout_s)
     prompts = tuple(
         islice(
             prose_prompts(PROSE_CHARACTERS) if conditions.prose else source_prompts(), PROMPTS.get(name, MAX_PROMPTS)

@@ -246,7 +246,7 @@ def _warn_of_differences(
     current = {setting.name: setting.value for setting in settings_of(client, config, settings)}
     for setting in profile.engine.settings:
         value = current.get(setting.name, setting.value)
-        if setting.name != "threads" and value != setting.value:  # threads are among the identity's differences
+        if value != setting.value:
             differences.append(f"{setting.name} {setting.value}, not {value}")
     if differences:
         warn(machine_mismatch_warning(subject, differences, "times and acceptance may differ"))

@@ -157,7 +157,7 @@ class EngineOptions(ServerOptions):
     def client(self, name: str) -> "EngineClient":
         from treeopt.engines.clients.registry import create_client
 
-        return create_client(name, url=self.url, threads=self.threads, timeout_s=self.timeout_s, program=self.program)
+        return create_client(name, url=self.url, timeout_s=self.timeout_s, program=self.program)
 
     def config(self, name: str) -> "EngineConfig":
         """Return the engine's configuration without a draft length; raises InvalidValueError for a missing device."""

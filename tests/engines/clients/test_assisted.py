@@ -36,11 +36,12 @@ def make_folder(tmp_path):
 
 
 def make_config(target=bundled.TARGET, draft=bundled.DRAFT, draft_tokens=3, **options):
+    options = {"threads": 1, **options}
     return EngineConfig(target=str(target), draft=draft and str(draft), draft_tokens=draft_tokens, **options)
 
 
 def new_client():
-    return create_client("transformers", url=None, threads=1, timeout_s=60)
+    return create_client("transformers", url=None, timeout_s=60)
 
 
 def start(config):

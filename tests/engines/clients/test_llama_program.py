@@ -15,6 +15,7 @@ from treeopt.engines.clients.client import CompletionRequest, EngineConfig
 from treeopt.engines.clients.llama_server import LlamaProgram
 from treeopt.engines.clients.registry import create_client, list_engines
 from treeopt.errors import EngineError, InvalidValueError
+from treeopt.profiler.engine_profile import machine_of
 
 TODAY = "-m, --model FNAME\n--spec-type TYPE\n--spec-draft-n-max N\n--spec-draft-n-min N\n--spec-draft-p-min P\n"
 BEFORE = "-m, --model FNAME\n--draft, --draft-max N\n--draft-min N\n--draft-p-min P\n"
@@ -87,12 +88,12 @@ def test_program_without_ngram_flags_is_refused(program):
     ],
 )
 def test_flags_are_those_of_its_help(program, options, drafting):
-    server = LlamaProgram(str(program(options=options)), threads=2)
+    server, config = LlamaProgram(str(program(options=options))), replace(CONFIG, threads=2)
     plain = ("--model", "t.gguf", "-np", "2", "-c", "128", "--metrics", "-t", "2")
-    assert server.flags(replace(CONFIG, draft_tokens=0)) == plain
-    assert server.flags(CONFIG) == (*plain, "--model-draft", "my d.gguf", *drafting.split())
+    assert server.flags(replace(config, draft_tokens=0)) == plain
+    assert server.flags(config) == (*plain, "--model-draft", "my d.gguf", *drafting.split())
     assert server.version == "7311 (abc)"
-    assert [(setting.name, setting.value) for setting in server.settings] == [("threads", "2")]
+    assert machine_of(server, config).threads == 2
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def wrapped(program, tmp_path):
 
 @pytest.mark.process
 def test_server_completes_and_ends_when_closed(wrapped, tmp_path):
-    running = create_client("llama-server", url=None, threads=None, timeout_s=9, program=str(wrapped)).start(CONFIG)
+    running = create_client("llama-server", url=None, timeout_s=9, program=str(wrapped)).start(CONFIG)
     pid, arguments = json.loads((tmp_path / "log").read_text())
     (completion,) = running.complete([CompletionRequest("abc", 9, 0.0)])
     assert (completion.tokens, completion.steps, completion.prompt_tokens) == (9, 5, 5)
@@ -185,7 +186,7 @@ def test_other_programs_are_refused(program, tmp_path):
 def test_other_engines_take_no_program():
     for name, url in (("vllm", None), ("llama-server", "0=http://a:1")):
         with pytest.raises(InvalidValueError, match="program: expected with llama-server alone"):
-            create_client(name, url=url, threads=None, timeout_s=9, program="x")
+            create_client(name, url=url, timeout_s=9, program="x")
 
 
 def test_program_on_path_is_used_without_the_wheel(program, monkeypatch):
@@ -194,12 +195,12 @@ def test_program_on_path_is_used_without_the_wheel(program, monkeypatch):
     monkeypatch.setenv("PATH", str(path.parent))
     for wheel, kind in ((None, LlamaProgram), ("xllamacpp 1", llama_server.LlamaServer)):
         monkeypatch.setattr(llama_server, "wheel_version", lambda wheel=wheel: wheel)
-        assert isinstance(create_client("llama-server", url=None, threads=None, timeout_s=9), kind)
+        assert isinstance(create_client("llama-server", url=None, timeout_s=9), kind)
         assert next(list_engines()).version == (wheel or str(path))
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(llama_server, "wheel_version", lambda: None)
     with pytest.raises(EngineError, match="Neither is installed: pip install xllamacpp"):
-        create_client("llama-server", url=None, threads=None, timeout_s=9)
+        create_client("llama-server", url=None, timeout_s=9)
 
 
 @pytest.mark.parametrize(

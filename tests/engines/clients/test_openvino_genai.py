@@ -14,6 +14,7 @@ from treeopt.engines.clients import client as client_module
 from treeopt.engines.clients import openvino_genai, registry
 from treeopt.engines.clients.client import CompletionRequest, EngineConfig
 from treeopt.errors import EngineError
+from treeopt.profiler.engine_profile import machine_of
 
 REAL = importlib.util.find_spec("openvino_genai") is not None
 PAIR = Path(os.environ.get("TREEOPT_OPENVINO_PAIR", "build/engines/openvino"))
@@ -37,8 +38,8 @@ def config(tmp_path):
     return EngineConfig(target=str(tmp_path / "target"), draft=str(tmp_path / "draft"), draft_tokens=3)
 
 
-def client(threads=None):
-    return registry.create_client("openvino", url=None, threads=threads, timeout_s=9)
+def client():
+    return registry.create_client("openvino", url=None, timeout_s=9)
 
 
 @pytest.mark.usefixtures("fake")
@@ -103,15 +104,15 @@ class TestCompletions:
         assert (sampled.do_sample, sampled.temperature, sampled.rng_seed) == (True, 0.7, 5)
 
     def test_each_pipeline_is_loaded_once_with_the_threads(self, fake, config):
-        engine = client(threads=2)
+        engine = client()
         for length in (0, 1, 7, 0):
-            engine.start(replace(config, draft_tokens=length)).close()
+            engine.start(replace(config, draft_tokens=length, threads=2)).close()
         threads = {openvino_genai.THREADS: 2}
         assert [properties for *_, properties in fake.loaded] == [
             threads,
             {**threads, "draft_model": (config.draft, "CPU", threads)},
         ]
-        assert [(setting.name, setting.value) for setting in engine.settings] == [("threads", "2")]
+        assert machine_of(engine, replace(config, threads=2)).threads == 2
         assert fake.loaded[0][2] >= 1024  # a prompt of the context's length is read in one step
 
 
@@ -138,7 +139,7 @@ class TestRefusals:
     def test_address(self):
         url = "0=http://localhost:1"
         assert "--url" in self.refused(
-            lambda: registry.create_client("openvino", url=url, threads=None, timeout_s=9),
+            lambda: registry.create_client("openvino", url=url, timeout_s=9),
         )
 
     def test_models(self, config, tmp_path):
@@ -170,8 +171,8 @@ def test_real_engine_gives_the_same_text_with_all_lengths():
     """Greedy texts are plain decoding's, and tokens, steps and positions agree."""
     if not REAL or not (PAIR / "target" / openvino_genai.MODEL_FILE).is_file():
         pytest.skip("OpenVINO GenAI or the pair's IR folders are missing: make engines-openvino")
-    engine = client(threads=1)
-    pair = EngineConfig(target=str(PAIR / "target"), draft=str(PAIR / "draft"), draft_tokens=0)
+    engine = client()
+    pair = EngineConfig(target=str(PAIR / "target"), draft=str(PAIR / "draft"), draft_tokens=0, threads=1)
     requests = [CompletionRequest("def mean(values):\n", 48, 0.0), CompletionRequest("class Parser:\n", 48, 0.0)]
     plain = engine.start(pair).complete(requests)
     assert [(completion.tokens, completion.steps) for completion in plain] == [(48, 47)] * 2

@@ -15,7 +15,6 @@ from treeopt.engines.clients.client import (
     RunningEngine,
     engine_errors,
     installed_version,
-    threads_setting,
     top_logprobs,
 )
 from treeopt.errors import EngineError
@@ -27,9 +26,9 @@ MAX_LOGPROBS = 10
 ERRORS = (OSError, ValueError, RuntimeError, ImportError)
 
 
-def create(name: str, *, urls: Mapping[int, str] | None, threads: int | None, timeout_s: float) -> EngineClient:
+def create(name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
     del name, urls, timeout_s
-    return Assisted(threads)
+    return Assisted()
 
 
 def describe_engine(name: str = NAME) -> EngineInfo:
@@ -50,13 +49,12 @@ class Assisted:
     """
 
     name = NAME
+    settings: tuple[EngineSetting, ...] = ()
     device = "cpu"
     concurrent = True
 
-    def __init__(self, threads: int | None) -> None:
+    def __init__(self) -> None:
         self.version = describe_engine().require_version()
-        self.settings = threads_setting(threads)
-        self._threads = threads
         self._models: tuple[Any, Any, Any] | None = None
 
     def start(self, config: EngineConfig) -> RunningEngine:
@@ -77,8 +75,8 @@ class Assisted:
         from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
         assert config.target is not None  # check_models
-        if self._threads is not None:
-            torch.set_num_threads(self._threads)
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
         dtype, device = getattr(torch, config.dtype or "float32"), config.device or "cpu"
         with engine_errors(NAME, "models that it can load", (*ERRORS, SafetensorError)):
             tokenizer = AutoTokenizer.from_pretrained(config.target)
@@ -94,10 +92,8 @@ class Assisted:
             # no penalties or top_p of the folder, no end token: fixed-length samples of the model
             model.generation_config = GenerationConfig()
         if shared is not None and _vocab_size(target) != _vocab_size(draft):
-            self.settings = (
-                *self.settings,
-                EngineSetting(name="logits", value=f"{_vocab_size(target)}, of the draft model {_vocab_size(draft)}"),
-            )
+            logits = f"{_vocab_size(target)}, of the draft model {_vocab_size(draft)}"
+            self.settings = (EngineSetting(name="logits", value=logits),)
             limit_assistant(draft, shared.ids, _vocab_size(target))
         return tokenizer, target, draft
 

@@ -202,7 +202,7 @@ class EngineClient(Protocol):
     """As in `treeopt probe NAME`."""
     version: str
     settings: tuple[EngineSetting, ...]
-    """What it runs with besides the draft length."""
+    """What it runs with besides its configuration."""
     device: str
     """`cpu` or `gpu` of this machine; `UNKNOWN` if it may be another machine's, or is not reported."""
     concurrent: bool
@@ -269,11 +269,6 @@ def installed_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def threads_setting(threads: int | None) -> tuple[EngineSetting, ...]:
-    """Return the number of threads as a setting; nothing for the engine's default."""
-    return () if threads is None else (EngineSetting(name="threads", value=str(threads)),)
 
 
 def top_logprobs(name: str, tokens: Iterable[tuple[object, object]]) -> dict[str, float]:

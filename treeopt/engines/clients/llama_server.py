@@ -23,11 +23,11 @@ from treeopt.engines.clients.client import (
     EngineInfo,
     RunningEngine,
     installed_version,
-    threads_setting,
     top_logprobs,
 )
 from treeopt.engines.clients.http import HttpEngine, model_setting, read_number, select_url
 from treeopt.errors import EngineError, printable
+from treeopt.records.engine import EngineSetting
 from treeopt.records.profile import UNKNOWN
 
 NAME = "llama-server"
@@ -47,15 +47,15 @@ DEVICES = "--list-devices"
 NGRAM_SIZES = ("--spec-ngram-simple-size-", "--spec-ngram-size-")
 
 
-def create(name: str, *, urls: Mapping[int, str] | None, threads: int | None, timeout_s: float) -> EngineClient:
+def create(name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
     """Return the client of the servers at `urls`, else of the wheel, else of the program on PATH."""
     del name
     if urls is not None:
         return LlamaAtUrl(urls, timeout_s=timeout_s)
     program = find_program()
     if wheel_version() is None and program is not None:
-        return LlamaProgram(program, threads=threads)
-    return LlamaServer(threads=threads)
+        return LlamaProgram(program)
+    return LlamaServer()
 
 
 def describe_engine(name: str = NAME) -> EngineInfo:
@@ -86,17 +86,17 @@ class LlamaServer:
     """
 
     name = NAME
+    settings: tuple[EngineSetting, ...] = ()
     device = "cpu"
     concurrent = False
 
-    def __init__(self, *, threads: int | None = None) -> None:
+    def __init__(self) -> None:
         version = wheel_version()
         if version is None:
             raise EngineError(
                 f"{NAME}: expected the package {PACKAGE}, or {NAME} on PATH. Neither is installed: pip install {PACKAGE}."
             )
         self.version = version
-        self.settings = threads_setting(threads)
 
     def start(self, config: EngineConfig) -> RunningEngine:
         command = module_command("treeopt.engines.clients.llama_process", json.dumps(asdict(config)))
@@ -109,24 +109,23 @@ class LlamaProgram:
 
     Args:
         program: path, or name on PATH.
-        threads: CPU threads of both models; None is the program's default.
 
     Raises EngineError if the program does not run, or has no flags for drafting.
     """
 
     name = NAME
+    settings: tuple[EngineSetting, ...] = ()
     concurrent = False
 
-    def __init__(self, program: str, *, threads: int | None = None) -> None:
+    def __init__(self, program: str) -> None:
         path = shutil.which(program)
         if path is None:
             raise EngineError(f"{NAME}: expected a program. Got {program!r:.200}: give the path of one with --program.")
-        self._program, self._threads = path, threads
+        self._program = path
         version = re.search(r"^version: (.+)$", _run(path, "--version"), re.MULTILINE)
         self.version = printable(version[1].strip()) if version else "unknown"
         self._flags = frozenset(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", _run(path, "--help")))
         self._length_flags()
-        self.settings = threads_setting(threads)
         self.device = self._find_device()
 
     def _find_device(self) -> str:
@@ -147,8 +146,8 @@ class LlamaProgram:
         """Return the arguments that start it, without its address."""
         slots, context = str(config.slots), str(config.slots * config.context_tokens)
         flags = ["--model", str(config.target), "-np", slots, "-c", context, "--metrics"]
-        if self._threads is not None:
-            flags += ["-t", str(self._threads)]
+        if config.threads is not None:
+            flags += ["-t", str(config.threads)]
         if config.draft_tokens and config.method == NGRAM:
             flags += [METHOD, "ngram-simple", self._ngram_flag("m"), str(config.draft_tokens)]
             if config.ngram_tokens is not None:

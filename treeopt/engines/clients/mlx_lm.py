@@ -24,10 +24,8 @@ NAME = "mlx-lm"
 INSTALL = "pip install 'mlx-lm[cpu]', or make engines-mlx"
 
 
-def create(name: str, *, urls: Mapping[int, str] | None, threads: int | None, timeout_s: float) -> EngineClient:
+def create(name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
     del name, urls, timeout_s
-    if threads is not None:
-        raise EngineError(f"{NAME}: expected no --threads, because mlx takes no number of them. Leave it out.")
     return MlxLm()
 
 
@@ -62,7 +60,9 @@ class MlxLm:
         self._models: _Models | None = None
 
     def start(self, config: EngineConfig) -> RunningEngine:
-        """Load the models once; raises EngineError for a batch above 1, and for models that do not load."""
+        """Load the models once; raises EngineError for threads, a batch above 1, and models that do not load."""
+        if config.threads is not None:
+            raise EngineError(f"{NAME}: expected no --threads, because mlx takes no number of them. Leave it out.")
         if config.slots > 1:
             raise EngineError(
                 f"{NAME}: expected a batch of 1, since it drafts for one sequence only. Got {config.slots}: probe batch 1."

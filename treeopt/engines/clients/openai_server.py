@@ -47,9 +47,8 @@ REFUSED = (400, 422)
 TITLES = {"openai": "a server with OpenAI's completions", VLLM: "vLLM"}
 
 
-def create(name: str, *, urls: Mapping[int, str] | None, threads: int | None, timeout_s: float) -> EngineClient:
+def create(name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
     """Return the client of servers that already run; raises InvalidValueError without addresses."""
-    del threads
     if urls is None:
         raise InvalidValueError(
             f"--url: expected the addresses of {TITLES[name]}, such as 0=http://…,3=http://…. Give them."

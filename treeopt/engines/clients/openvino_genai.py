@@ -18,9 +18,9 @@ from treeopt.engines.clients.client import (
     RunningEngine,
     engine_errors,
     installed_version,
-    threads_setting,
 )
 from treeopt.errors import EngineError
+from treeopt.records.engine import EngineSetting
 
 NAME = "openvino"
 PACKAGE = "openvino-genai"
@@ -36,9 +36,9 @@ MAX_BATCHED_TOKENS = 1 << 20
 """Large enough that prompts are not split and mixed with other sequences' steps."""
 
 
-def create(name: str, *, urls: Mapping[int, str] | None, threads: int | None, timeout_s: float) -> EngineClient:
+def create(name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
     del name, urls, timeout_s
-    return OpenVino(threads)
+    return OpenVino()
 
 
 def describe_engine(name: str = NAME) -> EngineInfo:
@@ -59,13 +59,12 @@ class OpenVino:
     """
 
     name = NAME
+    settings: tuple[EngineSetting, ...] = ()
     device = DEVICE.lower()
     concurrent = True
 
-    def __init__(self, threads: int | None) -> None:
+    def __init__(self) -> None:
         self.version = describe_engine().require_version()
-        self.settings = threads_setting(threads)
-        self._properties = {} if threads is None else {THREADS: threads}
         self._pipelines: dict[bool, Any] = {}
 
     def start(self, config: EngineConfig) -> RunningEngine:
@@ -73,24 +72,26 @@ class OpenVino:
         drafts = config.draft_tokens > 0
         target, draft = config.model_pair(NAME)
         if drafts not in self._pipelines:
-            self._pipelines[drafts] = self._load_pipeline(target, draft if drafts else None)
+            self._pipelines[drafts] = _load_pipeline(target, draft if drafts else None, config.threads)
         return RunningOpenVino(self._pipelines[drafts], config)
 
-    def _load_pipeline(self, target: str, draft: str | None) -> Any:
-        for folder in (target, *([] if draft is None else [draft])):
-            if not (Path(folder) / MODEL_FILE).is_file():
-                raise EngineError(
-                    f"{NAME}: expected a folder with {MODEL_FILE}. Got {folder!r:.200}: make one with optimum-cli export openvino."
-                )
-        import openvino_genai
 
-        scheduler = openvino_genai.SchedulerConfig()
-        scheduler.max_num_batched_tokens = MAX_BATCHED_TOKENS
-        properties = dict(self._properties)
-        with engine_errors(NAME, "models that it can load", ERRORS):
-            if draft is not None:
-                properties["draft_model"] = openvino_genai.draft_model(draft, DEVICE, **self._properties)
-            return openvino_genai.ContinuousBatchingPipeline(target, scheduler, DEVICE, properties)
+def _load_pipeline(target: str, draft: str | None, threads: int | None) -> Any:
+    for folder in (target, *([] if draft is None else [draft])):
+        if not (Path(folder) / MODEL_FILE).is_file():
+            raise EngineError(
+                f"{NAME}: expected a folder with {MODEL_FILE}. Got {folder!r:.200}: make one with optimum-cli export openvino."
+            )
+    import openvino_genai
+
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.max_num_batched_tokens = MAX_BATCHED_TOKENS
+    each_model = {} if threads is None else {THREADS: threads}
+    properties: dict[str, Any] = dict(each_model)
+    with engine_errors(NAME, "models that it can load", ERRORS):
+        if draft is not None:
+            properties["draft_model"] = openvino_genai.draft_model(draft, DEVICE, **each_model)
+        return openvino_genai.ContinuousBatchingPipeline(target, scheduler, DEVICE, properties)
 
 
 class RunningOpenVino(RunningEngine):

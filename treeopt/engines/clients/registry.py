@@ -18,24 +18,19 @@ IN_PROCESS = ("transformers", "openvino", "mlx-lm")
 class ClientModule(Protocol):
     """What a module of this package defines for its engines."""
 
-    def create(
-        self, name: str, *, urls: Mapping[int, str] | None, threads: int | None, timeout_s: float
-    ) -> EngineClient:
+    def create(self, name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
         """Return the client of an engine; `urls` are servers by draft length, None starts the engine."""
 
     def describe_engine(self, name: str) -> EngineInfo:
         """Return whether an engine is installed, and what it reports."""
 
 
-def create_client(
-    name: str, *, url: str | None, threads: int | None, timeout_s: float, program: str | None = None
-) -> EngineClient:
+def create_client(name: str, *, url: str | None, timeout_s: float, program: str | None = None) -> EngineClient:
     """Return the client of an engine.
 
     Args:
         name: as in `treeopt probe --list`.
         url: addresses of servers that already run, in the form of `parse_urls`; None starts the engine.
-        threads: CPU threads; None is the engine's default.
         timeout_s: longest wait for a completion.
         program: executable to start, for llama-server only.
 
@@ -49,11 +44,11 @@ def create_client(
             )
         from treeopt.engines.clients.llama_server import LlamaProgram
 
-        return LlamaProgram(program, threads=threads)
+        return LlamaProgram(program)
     if url is not None and name in IN_PROCESS:
         raise EngineError(f"{name}: expected no --url, because it runs in this process. Leave it out.")
     urls = None if url is None else parse_urls(url)
-    return _load_module(name).create(name, urls=urls, threads=threads, timeout_s=timeout_s)
+    return _load_module(name).create(name, urls=urls, timeout_s=timeout_s)
 
 
 def check_method(name: str, method: str | None, *, url: str | None) -> None:
