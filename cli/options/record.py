@@ -86,15 +86,21 @@ def refuse_options(names: Collection[str], reason: str) -> None:
         names: options by the names that click knows, those of the fields.
         reason: what was expected, and what to do.
     """
-    for param in click.get_current_context().command.params:
-        if isinstance(param, click.Option) and param.name in names and is_given(param.name):
+    known = _options_of_command()
+    assert known.keys() >= {*names}  # a misspelt name would refuse nothing
+    for name, param in known.items():
+        if name in names and is_given(name):
             raise click.UsageError(f"{flag_of(param)}: {reason}")
 
 
 def refuse_other_options(names: Collection[str], reason: str) -> None:
     """Raise click.UsageError as `refuse_options` does, for all options of the command other than these."""
+    refuse_options(_options_of_command().keys() - names, reason)
+
+
+def _options_of_command() -> dict[str, click.Option]:
     params = click.get_current_context().command.params
-    refuse_options({str(param.name) for param in params}.difference(names), reason)
+    return {str(param.name): param for param in params if isinstance(param, click.Option)}
 
 
 def options(record: type, name: str = "args") -> Callable[[Function], Function]:
