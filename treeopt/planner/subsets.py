@@ -167,8 +167,8 @@ def _with_sums(acceptance: MeasuredAcceptance, sums: SequenceSums, **changes: An
     return replace(
         acceptance,
         **changes,
-        prompts=int(np.count_nonzero(sums.reached[:, 0])),
-        positions=int(sums.reached[:, 0].sum()),
+        prompts=sums.prompts,
+        positions=sums.positions,
         table=sums.table(),
         sequences=sums,
     )

@@ -214,6 +214,16 @@ class SequenceSums(ArrayRecord):
             )
 
     @property
+    def prompts(self) -> int:
+        """Sequences with a position."""
+        return int(np.count_nonzero(self.reached[:, 0]))
+
+    @property
+    def positions(self) -> int:
+        """Positions of all sequences together."""
+        return int(self.reached[:, 0].sum())
+
+    @property
     def p(self) -> Float64:
         """float64 (D, B): acceptance over all sequences, a ratio of sums."""
         p = self.accepted.sum(axis=0) / self.reached.sum(axis=0)[:, None]
