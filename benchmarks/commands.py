@@ -28,6 +28,7 @@ from treeopt.cli.main import Commands
 from treeopt.records.latency import Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.sampling import GREEDY
 from treeopt.records.step_latency import StepLatency
 from treeopt.trees import chain
 
@@ -101,8 +102,7 @@ def invented_profile(
         acceptances=(
             MeasuredAcceptance(
                 rule="sequoia",
-                temperature=0.0,
-                top_p=1.0,
+                sampling=GREEDY,
                 prompts=24,
                 positions=4096,
                 table=AcceptanceTable(rows, standard_error=np.full(rows.shape, 1e-4 if rises else 0.005)),

@@ -17,6 +17,7 @@ from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance, select_categories
 from treeopt.records.profile import UNKNOWN, Profile
 from treeopt.records.rules import TARGET_RULE
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.folder import hash_path
 from treeopt.version import TOOL
 
@@ -129,8 +130,7 @@ def _acceptance(settings: ProbeSettings, probe: Probe) -> MeasuredAcceptance:
     sums = _sum_depths(all_samples, prompts)
     return MeasuredAcceptance(
         rule=TARGET_RULE,
-        temperature=settings.temperature,
-        top_p=1.0,
+        sampling=Sampling(settings.temperature),
         prompts=prompts,
         positions=sum(sample.steps for sample in all_samples),
         table=sums.table(),

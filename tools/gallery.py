@@ -157,14 +157,11 @@ def read_acceptances(path: Path) -> tuple[MeasuredAcceptance, ...]:
     items = content.items() if isinstance(content, dict) else ()
     tables = {name: Fields(path, value, name) for name, value in items if isinstance(value, dict) and "p" in value}
     if not tables:
-        return (read_acceptance(path, temperature=TEMPERATURE, rule=RULE, ranks=True),)
+        return (read_acceptance(path, sampling=Sampling(TEMPERATURE), rule=RULE, ranks=True),)
     return tuple(
         MeasuredAcceptance(
             rule=RULE,
-            temperature=TEMPERATURE,
-            top_p=1.0,
-            prompts=None,
-            positions=None,
+            sampling=Sampling(TEMPERATURE),
             table=fields.build("p", AcceptanceTable, fields.nested_numbers("p")),
             imported=(Imported(what=ACCEPTANCE, source=f"{path.name} ({name})"),),
         )

@@ -90,7 +90,7 @@ class ImportOptions:
 
         if self.acceptance is None:
             return ()
-        return (read_acceptance(self.acceptance, rule=rule, temperature=sampling.temperature, top_p=sampling.top_p),)
+        return (read_acceptance(self.acceptance, rule=rule, sampling=sampling),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

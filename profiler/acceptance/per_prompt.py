@@ -213,15 +213,13 @@ class AcceptanceCounter:
     ) -> MeasuredAcceptance:
         return MeasuredAcceptance(
             rule=rule,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
+            sampling=sampling,
+            draft_sampling=self._settings.own_draft_sampling(sampling),
             context_tokens=self._source.context_tokens,
             prompts=sums.prompts,
             positions=sums.positions,
             table=sums.table(),
             sequences=sums,
-            top_k=sampling.top_k,
-            draft_sampling=self._settings.own_draft_sampling(sampling),
             accepted_ranks=accepted_ranks,
         )
 

@@ -114,9 +114,7 @@ def measure_trees(
     sums = combine_counts([sequence.counts for sequence in counted])
     acceptance = MeasuredAcceptance(
         rule=TARGET_RULE,
-        temperature=point.sampling.temperature,
-        top_p=point.sampling.top_p,
-        top_k=point.sampling.top_k,
+        sampling=point.sampling,
         prompts=sums.prompts,
         positions=sums.positions,
         table=sums.table(),

@@ -94,9 +94,7 @@ class SettingsMeasurement:
         numbers, (plain, *decodes) = self._decode("decode", [None, *settings], point, prompt_set, deadline)
         categories = select_categories(self.categories, numbers)
         return MeasuredSettings(
-            temperature=point.sampling.temperature,
-            top_p=point.sampling.top_p,
-            top_k=point.sampling.top_k,
+            sampling=point.sampling,
             context_tokens=point.middle_tokens(
                 [prompt_set.prompts[number] for number in numbers], [sequence.tokens for sequence in plain]
             ),

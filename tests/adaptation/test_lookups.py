@@ -15,7 +15,7 @@ from treeopt.adaptation.lookups import Lookups, measured_lookups, one_of_each_le
 from treeopt.errors import InfeasibleError
 from treeopt.planner import PlanRequest, plan
 from treeopt.planner.drafter_costs import point_of_decoding, predict_settings
-from treeopt.records.sampling import GREEDY
+from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime.drafters import lookup_replay
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import chain
@@ -198,7 +198,7 @@ def test_another_sampling_resets_the_averages(temperature, kept):
 
 def test_settings_of_another_sampling_are_no_candidates():
     profile = measured()
-    sampled = replace(profile.drafters[0].decodes[0], top_k=5)
+    sampled = replace(profile.drafters[0].decodes[0], sampling=Sampling(top_k=5))
     other = replace(profile, drafters=(replace(profile.drafters[0], decodes=(sampled,)),))
     for changed in (other, replace(profile, drafters=())):
         decoder, recalibration = start(repeating_text(9000), profile=changed)

@@ -302,7 +302,7 @@ class TestUpdatedProfile:
 
 
 def test_another_measured_sampling_starts_with_its_plan():
-    greedy = replace(acceptance(GOOD), temperature=0.0)
+    greedy = replace(acceptance(GOOD), sampling=Sampling())
     measured = profile([latency(MACHINE)], [greedy, acceptance(BAD)])
     planned = [plan(measured, NODES, temperature=t).choice.tree for t in (0.0, 0.6)]
     assert planned[0] != planned[1]
@@ -320,7 +320,7 @@ def test_another_measured_sampling_starts_with_its_plan():
 
 
 def test_a_tree_deeper_than_the_new_samplings_measurement_is_replaced():
-    greedy = replace(acceptance(GOOD), temperature=0.0)
+    greedy = replace(acceptance(GOOD), sampling=Sampling())
     measured = profile([latency(MACHINE)], [greedy, acceptance(GOOD[:1])])
     decoder, recalibration = start(measured, GOOD, MACHINE, tree=chain(4))
     decoder.decode(recalibration, 20)
@@ -332,7 +332,9 @@ def test_a_tree_deeper_than_the_new_samplings_measurement_is_replaced():
 
 
 def test_re_calibration_starts_from_the_acceptance_at_the_planned_context():
-    short, long = (replace(acceptance(p), context_tokens=at, temperature=0.0) for p, at in ((GOOD, 100), (BAD, 300)))
+    short, long = (
+        replace(acceptance(p), context_tokens=at, sampling=Sampling()) for p, at in ((GOOD, 100), (BAD, 300))
+    )
     measured = profile([latency(MACHINE, context_tokens=at) for at in (100, 300)], [short, long])
     decoder = SimulatedDecoder(chain(1), BAD, MACHINE, max_nodes=NODES)
     decoder.text = [1] * 300

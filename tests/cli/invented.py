@@ -15,6 +15,7 @@ from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import StepLatency
 
 COUNTS = (1, 2, 4, 8, 12, 16, 24, 32)
@@ -118,7 +119,7 @@ def invented(
     measured += [(rule, 0.0, table) for rule, table in (others or {}).items()]
     acceptances = [
         MeasuredAcceptance(
-            rule=rule, temperature=temperature, top_p=1.0, context_tokens=at, prompts=9, positions=999, table=table
+            rule=rule, sampling=Sampling(temperature), context_tokens=at, prompts=9, positions=999, table=table
         )
         for rule, temperature, table in measured
         for at in contexts

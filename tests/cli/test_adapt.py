@@ -15,6 +15,7 @@ from treeopt.adaptation.averages import StepTimes
 from treeopt.records.latency import Timing
 from treeopt.records.measured_drafter import DecodedSequences, MeasuredDrafter, MeasuredSetting, MeasuredSettings
 from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.trees import TreeFile, chain, level_widths
 from treeopt.trees.drafter_setting import drafter_setting
 
@@ -93,7 +94,7 @@ def lookup_profile(greedy_profile: Path) -> Path:
         )
         for ngram in (2, 4)
     )
-    decodes = MeasuredSettings(temperature=0.0, top_p=1.0, context_tokens=64, plain=decoded(40, 0.1), settings=settings)
+    decodes = MeasuredSettings(sampling=Sampling(), context_tokens=64, plain=decoded(40, 0.1), settings=settings)
     path = Path("with-lookup.yaml")
     invented = latency(
         MACHINE, context_tokens=profile.latencies[0].context_tokens

@@ -20,6 +20,7 @@ from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.planner.segments import fastest_length
 from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.sampling import Sampling
 from treeopt.trees import TokenTree, chain, load, load_file
 from treeopt.trees.formats import FORMATS
 
@@ -257,7 +258,7 @@ class TestImport:
 def test_acceptance_is_imported_as_it_was_exported():
     export("profile.yaml", "--to", "speculation-profile", "-o", "rates.json")
     measured = Profile.load("profile.yaml").acceptance().table
-    table = read_acceptance("rates.json", temperature=0.0, rule="sequoia").table
+    table = read_acceptance("rates.json", sampling=Sampling(), rule="sequoia").table
     assert table.p.ravel().tolist() == measured.rows(measured.max_depth)[:, 0, 0].tolist()
     digest = json_of("rates.json.provenance.json")["inputs"]["profile"]["sha256"]
     assert digest == hashlib.sha256(Path("profile.yaml").read_bytes()).hexdigest()

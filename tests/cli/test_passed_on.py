@@ -21,7 +21,7 @@ from treeopt.runtime.models.model import ModelSizes
 from treeopt.trees import TokenTree
 
 BEGIN = 0
-MEASURED = {"rule": "specinfer", "temperature": 0.7, "top_p": 0.9, "top_k": 5, "draft_sampling": Sampling(0.5, 0.8, 3)}
+MEASURED = {"rule": "specinfer", "sampling": Sampling(0.7, 0.9, 5), "draft_sampling": Sampling(0.5, 0.8, 3)}
 DECODING = Decoding(rule="specinfer", sampling=Sampling(0.7, 0.9, 5), draft_sampling=Sampling(0.5, 0.8, 3))
 PROMPTS = [[number] for number in range(9)]
 HELD_OUT = PROMPTS[::4]

@@ -10,6 +10,7 @@ from tests.cli.invented import call, refused, succeed
 from tests.profiler.bench.test_divergence import accept_the_second_likeliest
 from treeopt import Profile
 from treeopt.planner import for_new_tokens, step_model
+from treeopt.records.sampling import Sampling
 from treeopt.trees import Provenance, TokenTree, TreeFile, load_file
 
 LITTLE = ("--max-tokens", 2, "--rounds", 1, "--positions", 24, "--context-tokens", 16, "--max-prompts", 3)
@@ -57,10 +58,8 @@ class TestProfile:
         draft = ("--draft-temperature", "1.2", "--draft-top-p", "0.95", "--draft-top-k", "40")
         succeed("profile", "--output", path, *sampling, *draft, *LITTLE)
         acceptance = Profile.load(path).acceptance()
-        assert (acceptance.temperature, acceptance.top_p, acceptance.top_k) == (0.8, 0.9, 50)
-        draft_sampling = acceptance.draft_sampling
-        assert draft_sampling is not None
-        assert (draft_sampling.temperature, draft_sampling.top_p, draft_sampling.top_k) == (1.2, 0.95, 40)
+        assert acceptance.sampling == Sampling(0.8, 0.9, 50)
+        assert acceptance.draft_sampling == Sampling(1.2, 0.95, 40)
 
     def test_solve_compares_lossless_rules(self, rules_profile: Path, tmp_path: Path) -> None:
         succeed("solve", "--profile", rules_profile, "--output", tmp_path / "tree.json")

@@ -57,6 +57,12 @@ class Drawing:
     sign: int = field(default=1, metadata=in_file(read=lambda fields, name: -fields.integer(name), write=lambda x: -x))
 
 
+@dataclass(frozen=True, kw_only=True)
+class NamedPoint:
+    name: str
+    point: Point = field(metadata=in_file(inline=True))
+
+
 LEAST = Drawing(name="a", smooth=None, row=Row([1.0]), beside=Row([2.0]), sign=-1)
 FULL = Drawing(
     name="a",
@@ -125,6 +131,15 @@ def test_each_wrong_field_is_named(changes, wrong):
     content = {name: value for name, value in (serialize_record(LEAST) | changes).items() if value is not None}
     with pytest.raises(FormatError, match=f"^file: {wrong}"):
         read_record(Fields("file", content), Drawing)
+
+
+def test_inline_record_has_its_fields_among_the_others():
+    named, content = NamedPoint(name="a", point=Point(x=1.0, count=2)), {"name": "a", "x": 1.0, "count": 2}
+    assert serialize_record(named) == content
+    assert read_record(Fields("file", content), NamedPoint) == named
+    for changes, wrong in (({"count": 13}, "count: expected another"), ({"more": 1}, "more: unknown field")):
+        with pytest.raises(FormatError, match=f"^file: {wrong}"):
+            read_record(Fields("file", content | changes), NamedPoint)
 
 
 def test_control_characters_are_escaped():

@@ -112,7 +112,7 @@ def test_a_profile_without_the_temperature_or_with_another_draft_distribution_is
 
     with pytest.raises(InfeasibleError, match=r"0\.6 was not measured"):
         run(invented(), 0.6)
-    other = replace(invented().acceptances[0], temperature=0.6, draft_sampling=Sampling(0.9))
+    other = replace(invented().acceptances[0], sampling=Sampling(0.6), draft_sampling=Sampling(0.9))
     with pytest.raises(InvalidValueError, match="leave the profile out"):
         run(replace(invented(), acceptances=(other,)), 0.6)
 

@@ -26,6 +26,7 @@ from treeopt.records.acceptance_counts import MIN_REACHED, REJECTED
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import DecodedSequences, MeasuredDrafter, MeasuredSettings, ReplayedSequences
+from treeopt.records.sampling import Sampling
 
 MACHINE = seconds(lambda n: 1 + 0.1 * n, lambda w: 0.1 + 0.01 * w, 0.05, nodes=16)
 REQUEST = PlanRequest()
@@ -146,7 +147,7 @@ class TestOneForAll:
     def test_each_category_has_its_fastest_rule(self):
         (sequoia,) = mixed(ranks(EASY, 8), ranks(HARD, 8, seed=1)).acceptances
         (target,) = mixed(ranks(HARD, 8, seed=2), ranks(EASY, 8, seed=3)).acceptances
-        two = (replace(sequoia, temperature=0.6), replace(target, temperature=0.6, rule="target"))
+        two = (replace(sequoia, sampling=Sampling(0.6)), replace(target, sampling=Sampling(0.6), rule="target"))
         result = plans_of(profile([latency(MACHINE)], two))
         assert [item.best.rule for item in result.plans] == ["sequoia", "target"]
         for item in result.plans:
@@ -271,8 +272,7 @@ class TestDrafters:
         root_ranks = RootRanks([[[0, 0]] * 5, [[1]] * 5, [[0]] * 5, [[]] * 5])
         acceptance = MeasuredAcceptance(
             rule="target",
-            temperature=0.0,
-            top_p=1.0,
+            sampling=Sampling(),
             prompts=4,
             positions=200,
             table=sums.table(),

@@ -13,6 +13,7 @@ from treeopt.records.acceptance import SequenceSums
 from treeopt.records.acceptance_counts import REJECTED, count_acceptance
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.sampling import Sampling
 from treeopt.trees import chain, level_widths
 
 DEPTH, BRANCHING = 6, 3
@@ -33,8 +34,7 @@ def measured(ranks, *, depth=DEPTH):
     sums = SequenceSums([item.reached for item in counts], [item.accepted for item in counts])
     return MeasuredAcceptance(
         rule="sequoia",
-        temperature=0.0,
-        top_p=1.0,
+        sampling=Sampling(),
         prompts=len(ranks),
         positions=sum(map(len, ranks)),
         table=sums.table(),

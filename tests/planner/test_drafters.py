@@ -28,6 +28,7 @@ from treeopt.records.measured_drafter import (
     MeasuredTrees,
     ReplayedSequences,
 )
+from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import TimedTree
 from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.drafter_setting import drafter_setting
@@ -102,7 +103,7 @@ def trees_at(context, table=OWN, temperature=0.0):
     """Return how often static trees are accepted at a context length."""
     return MeasuredTrees(
         acceptance=MeasuredAcceptance(
-            rule="target", temperature=temperature, top_p=1.0, prompts=9, positions=999, table=table
+            rule="target", sampling=Sampling(temperature), prompts=9, positions=999, table=table
         ),
         context_tokens=context,
     )
@@ -126,9 +127,7 @@ def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_
         for values, most, tokens, other_s in rows
     )
     return MeasuredSettings(
-        temperature=temperature,
-        top_p=1.0,
-        top_k=top_k,
+        sampling=Sampling(temperature, top_k=top_k),
         context_tokens=context,
         plain=sequences(1, SLOWER * plain),
         settings=settings,

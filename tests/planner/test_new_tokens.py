@@ -12,6 +12,7 @@ from treeopt.planner import PlanRequest, for_new_tokens, plan
 from treeopt.planner.subsets import check_new_tokens
 from treeopt.records.acceptance import SequenceSums
 from treeopt.records.acceptance_counts import REJECTED
+from treeopt.records.sampling import Sampling
 
 SHORT, DEPTH, RANKS = 40, 6, 3
 MACHINE = seconds(lambda n: 1 + 0.1 * n, lambda w: 0.1 + 0.01 * w, 0.05, nodes=16)
@@ -64,7 +65,7 @@ class TestAcceptance:
         """Above temperature 0, and for `traversal`, the table is another than that of its accepted ranks."""
         counted = measured(TEXTS)
         sums = SequenceSums(counted.sequences.reached, counted.sequences.accepted * [0.99, 0.9, 0.5])
-        before = whole(rule="traversal", temperature=1.0, table=sums.table(), sequences=sums)
+        before = whole(rule="traversal", sampling=Sampling(1.0), table=sums.table(), sequences=sums)
         (result,) = for_new_tokens(before, SHORT).acceptances
         (plainly,) = for_new_tokens(whole(), SHORT).acceptances
         np.testing.assert_allclose(result.table.p, plainly.table.p * [0.99, 0.9, 0.5])

@@ -14,6 +14,7 @@ from treeopt.records.acceptance import AcceptanceTable, SequenceSums
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import MeasuredTrees
+from treeopt.records.sampling import Sampling
 from treeopt.solver import solve
 
 FIRST, OTHERS = (0.6, 0.3), (0.1, 0.05)
@@ -42,7 +43,7 @@ def block_head(profile, ranks):
     reached = np.array([table.counts for table in tables])
     sums = SequenceSums(reached, [table.p * table.counts[:, None] for table in tables])
     acceptance = MeasuredAcceptance(
-        rule="target", temperature=0.0, top_p=1.0, prompts=4, positions=999, table=sums.table(), sequences=sums
+        rule="target", sampling=Sampling(), prompts=4, positions=999, table=sums.table(), sequences=sums
     )
     trees = MeasuredTrees(acceptance=acceptance, root_ranks=ranks, context_tokens=256)
     return replace(heads(profile, rest=at_once_s, name="dflash"), trees=(trees,))

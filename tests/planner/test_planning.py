@@ -27,6 +27,7 @@ from treeopt import __version__
 from treeopt.errors import InfeasibleError
 from treeopt.planner import Option, Plan, plan, step_model, tree_file
 from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.sampling import Sampling
 from treeopt.trees import TokenTree, chain
 
 PAIRS = dict.fromkeys(
@@ -198,7 +199,7 @@ class TestRequest:
         assert result.choice.kind == "plain"
 
     def test_rule_and_temperature_select_the_acceptance(self):
-        first, other = acceptance(TABLES["falling"]), acceptance([[0.99, 0.01]], rule="target", temperature=0.0)
+        first, other = acceptance(TABLES["falling"]), acceptance([[0.99, 0.01]], rule="target", sampling=Sampling())
         made = profile([latency(MACHINES["nodes almost free"])], [first, other])
         for options in ({"rule": "target"}, {"temperature": 0.0}, {"rule": "target", "temperature": 0.0}):
             result = plan(made, 8, **options)

@@ -18,6 +18,7 @@ from tests.support.planner_oracles import every_speedup
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Plan, plan, schedule, step_model, tree_file
 from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 
 NODES, DEPTH = 7, 4
 EVEN, STEEP = [[0.45, 0.45]] * DEPTH, [[0.66, 0.02]] * DEPTH
@@ -135,7 +136,7 @@ class TestRequest:
     made = profile(
         [latency(NODES_FREE)],
         [
-            acceptance(p, rule=rule, temperature=temperature)
+            acceptance(p, rule=rule, sampling=Sampling(temperature))
             for rule, temperature, p in (
                 ("sequoia", 0.6, EVEN),
                 ("target", 0.0, STEEP),
@@ -167,7 +168,7 @@ class TestRequest:
         assert (result.rule, result.choice) == (best.rule, best)
 
     def test_a_rule_measured_twice_is_planned_once(self):
-        twice = profile([latency(NODES_FREE)], [acceptance(EVEN), acceptance(STEEP, top_p=0.9)])
+        twice = profile([latency(NODES_FREE)], [acceptance(EVEN), acceptance(STEEP, sampling=Sampling(0.6, 0.9))])
         result = plan(twice, NODES)
         assert len(result.rules) == 1
         assert result.model.acceptance.table.p.tolist() == EVEN
@@ -200,7 +201,7 @@ class TestLossy:
             make(measured(NODES_FREE, typical=EVEN), NODES)
 
     def test_lossy_rules_alone_at_a_temperature_raise(self):
-        made = profile([latency(NODES_FREE)], [acceptance(EVEN, rule="typical"), acceptance(EVEN, temperature=0.0)])
+        made = profile([latency(NODES_FREE)], [acceptance(EVEN, rule="typical"), acceptance(EVEN, sampling=Sampling())])
         with pytest.raises(InfeasibleError, match=r"only lossy ones were measured at temperature 0\.6, "):
             plan(made, NODES, temperature=0.6)
         assert plan(made, NODES).temperature == 0.0

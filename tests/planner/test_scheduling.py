@@ -16,6 +16,7 @@ from treeopt.planner import Option, PlanRequest, Schedule, Segment, plan, schedu
 from treeopt.planner.scheduling import schedule_if_measured
 from treeopt.planner.segments import chain_schedule
 from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.trees import TokenTree
 
 NODES = 7
@@ -315,7 +316,7 @@ class TestPlans:
         greedy = latency(drawn(0)[1, 0])
         made = profile(
             [replace(greedy, sampled=sampled) for sampled in (False, True)],
-            [acceptance(P, temperature=temperature) for temperature in (0.0, 0.6)],
+            [acceptance(P, sampling=Sampling(temperature)) for temperature in (0.0, 0.6)],
         )
         assert len(schedule_if_measured(made, PlanRequest()).plans) == 2
         assert schedule_if_measured(made, PlanRequest(temperature=0.6)) is None

@@ -37,7 +37,7 @@ class TestProfile:
         assert (latency.context_tokens, latency.batch_size) == (20, 1)
         assert len(latency.overhead.samples_s) == 2 * 3  # three probe trees have up to 8 nodes
         (acceptance,) = profile.acceptances
-        assert (acceptance.rule, acceptance.temperature, acceptance.top_p) == ("sequoia", temperature, top_p)
+        assert (acceptance.rule, acceptance.sampling) == ("sequoia", Sampling(temperature, top_p))
         assert (acceptance.prompts, acceptance.positions) == (6, 60)
         assert acceptance.table.branching == 3
         assert acceptance.sequences.reached.shape == (6, len(acceptance.table.p))

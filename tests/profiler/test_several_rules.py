@@ -50,7 +50,7 @@ class TestProfile:
     def test_every_rule_has_its_acceptance_in_the_requested_order(self, profile, tmp_path):
         assert [acceptance.rule for acceptance in profile.acceptances] == list(RULES)
         for acceptance in profile.acceptances:
-            assert (acceptance.temperature, acceptance.top_p, acceptance.top_k) == (0.8, 1.0, 0)
+            assert acceptance.sampling == Sampling(0.8)
             assert (acceptance.draft_sampling, acceptance.prompts, acceptance.positions) == (None, 6, 150)
         tables = [acceptance.table.p[0].tolist() for acceptance in profile.acceptances]
         assert all(table not in tables[:number] for number, table in enumerate(tables) if number != 3)
@@ -112,7 +112,8 @@ class TestProfile:
         measure(target, draft, prompts, settings).save(tmp_path / "a.yaml")
         loaded = Profile.load(tmp_path / "a.yaml")
         for acceptance in loaded.acceptances:
-            assert (acceptance.draft_sampling, acceptance.top_p, acceptance.top_k) == (draft_sampling, 0.95, 20)
+            assert acceptance.draft_sampling == draft_sampling
+            assert (acceptance.sampling.top_p, acceptance.sampling.top_k) == (0.95, 20)
         assert loaded.acceptance(rule="sequoia").table.p[0, 0] != profile.acceptance(rule="sequoia").table.p[0, 0]
 
 

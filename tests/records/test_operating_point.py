@@ -159,7 +159,7 @@ class TestSampling:
             )
             for index, (context, batch, sampled) in enumerate(conditions)
         ]
-        return profile(latencies, [acceptance([0.5], temperature=value) for value in (0.0, 0.6)])
+        return profile(latencies, [acceptance([0.5], sampling=Sampling(value)) for value in (0.0, 0.6)])
 
     BOTH = ((256, 1, False), (1024, 1, False), (256, 1, True), (1024, 1, True))
 

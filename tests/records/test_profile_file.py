@@ -116,10 +116,8 @@ GOLDEN = Profile(
     acceptances=(
         MeasuredAcceptance(
             rule="sequoia",
-            temperature=0.6,
-            top_p=1.0,
-            top_k=50,
-            draft_sampling=Sampling(0.8, 0.95),
+            sampling=Sampling(0.6, top_k=50),
+            draft_sampling=Sampling(0.8, 0.95, 40),
             prompts=2,
             positions=4096,
             table=PER_DEPTH,
@@ -128,7 +126,7 @@ GOLDEN = Profile(
             accepted_ranks=AcceptedRanks([[0, 0, -1, 2, 0], [-1, 0, 1]]),
         ),
         MeasuredAcceptance(
-            rule="typical", temperature=0.0, top_p=0.9, prompts=1, positions=1, table=AcceptanceTable([0.8, 0.1])
+            rule="typical", sampling=Sampling(0.0, 0.9), prompts=1, positions=1, table=AcceptanceTable([0.8, 0.1])
         ),
     ),
 )
@@ -254,8 +252,7 @@ def profiles(draw: st.DrawFn) -> Profile:
     alone = dataclasses.replace(
         alone,
         rule=next(texts),
-        temperature=draw(st.just(0.0) | st.floats(1e-6, 1e300)),
-        top_p=draw(st.floats(1e-300, 1)),
+        sampling=Sampling(draw(st.just(0.0) | st.floats(1e-6, 1e300)), draw(st.floats(1e-300, 1))),
         prompts=draw(st.none() | WHOLE),
         table=draw(acceptance_tables()),
     )

@@ -158,7 +158,7 @@ class TestDrafterFiles:
         assert (sampled.sampling.top_p, sampled.sampling.top_k) == (0.9, 50)
         assert lookup.setting(sampled.settings[0].values).description == "prompt-lookup: length 2, ngram 2"
         tokens_per_step = sampled.settings[0].decoded.tokens_per_step
-        assert tokens_per_step == sampled.settings[0].tokens_per_step == pytest.approx(26 / 17)
+        assert tokens_per_step == sampled.settings[0].sequences.tokens_per_step == pytest.approx(26 / 17)
         replayed = lookup.decodes_at(0.0)[0].settings[0]
         assert (replayed.decoded.tokens_per_step, replayed.tokens_per_step) == pytest.approx((26 / 12, 67 / 42))
 

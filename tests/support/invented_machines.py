@@ -12,6 +12,7 @@ from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import RuleOverhead, StepLatency
 
 NODES, DEPTH = 9, 5
@@ -130,7 +131,7 @@ def latency(
 def acceptance(p: object, **given: object) -> MeasuredAcceptance:
     """Return a measured acceptance; `counts`, `standard_error` go to its table, the rest replaces its fields."""
     table = AcceptanceTable(p, counts=given.pop("counts", None), standard_error=given.pop("standard_error", None))
-    measured = MeasuredAcceptance(rule="sequoia", temperature=0.6, top_p=1.0, prompts=9, positions=999, table=table)
+    measured = MeasuredAcceptance(rule="sequoia", sampling=Sampling(0.6), prompts=9, positions=999, table=table)
     return dataclasses.replace(measured, **given)
 
 
@@ -159,5 +160,5 @@ def profile_of(machine: Seconds, p: object, **of_latency: object) -> Profile:
 
 def at_temperature(profile: Profile, temperature: float) -> Profile:
     """Return a profile whose acceptances were measured at a temperature."""
-    acceptances = tuple(dataclasses.replace(each, temperature=temperature) for each in profile.acceptances)
+    acceptances = tuple(dataclasses.replace(each, sampling=Sampling(temperature)) for each in profile.acceptances)
     return dataclasses.replace(profile, acceptances=acceptances)

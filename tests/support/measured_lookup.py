@@ -45,10 +45,8 @@ def with_lookups(profile, settings, outputs, machine, *, max_nodes, steps=60, ov
                 passes=tuple(sizes.count(size) for size in sorted({*sizes})),
             )
         )
-    sampling = profile.acceptances[0].sampling
     decodes = MeasuredSettings(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
+        sampling=profile.acceptances[0].sampling,
         context_tokens=256,
         plain=decode_all(None)[0],
         settings=tuple(measured),

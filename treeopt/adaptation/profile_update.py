@@ -149,9 +149,7 @@ def find_acceptance(profile: Profile, decoder: Decoder, rule: str, context_token
     return replace(
         other,
         rule=other.rule if sampling.greedy else decoder.rule.name,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
+        sampling=sampling,
         draft_sampling=None if drafts == resolve_draft_sampling(sampling, None) else drafts,
         context_tokens=None,
     )

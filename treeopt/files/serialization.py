@@ -80,18 +80,28 @@ def in_file(
 
 def read_record(fields: Fields, kind: type[T]) -> T:
     """Return the record of a mapping; raises FormatError naming the file, the field and the reason."""
-    readers = _field_readers(cast("Any", kind))
+    values = _read_values(fields, kind)
+    fields.end()
+    return _build(fields, kind, values)
+
+
+def _read_values(fields: Fields, kind: type[T]) -> dict[str, Any]:
+    """Return the values of a record's fields; other fields remain."""
     values: dict[str, Any] = {}
-    for reader in readers:
+    for reader in _field_readers(cast("Any", kind)):
         if reader.inline or reader.name in fields or not reader.default:
             values[reader.field] = reader.read(fields, reader.name)
         else:
             values[reader.field] = reader.default[0]
-    fields.end()
+    return values
+
+
+def _build(fields: Fields, kind: type[T], values: dict[str, Any]) -> T:
     try:
         return kind(**values)
     except InvalidValueError as error:
-        raise fields.error(error.field or readers[0].name, str(error)) from None
+        first = _field_readers(cast("Any", kind))[0]
+        raise fields.error(error.field or first.name, str(error)) from None
 
 
 def serialize_record(record: object, *, nulls: bool = False) -> dict[str, Any]:
@@ -151,6 +161,8 @@ def _field_reader(field: dataclasses.Field[Any], hint: Any) -> _FieldReader:
 def _reader_of_type(kind: Any, options: _Options, default: Any) -> Read:
     """Return the reader of a type; a boolean with a default is true or omitted."""
     bounds = options.bounds
+    if options.inline and not issubclass(kind, Serializable):
+        return lambda fields, _: _build(fields, kind, _read_values(fields, kind))
     if options.inline:
         return lambda fields, _: kind.from_fields(fields)
     if hasattr(kind, "from_named_fields"):

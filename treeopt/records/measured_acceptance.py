@@ -1,6 +1,6 @@
 """The measured acceptance of one verification rule at one temperature."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,17 +36,15 @@ class MeasuredAcceptance(ShortRepr, Tabular):
     """
 
     rule: str
-    temperature: float
-    top_p: float = field(metadata=in_file(most=1.0))
-    top_k: int = field(default=0, metadata=in_file(least=0, optional=True))
-    """Of the target's sampling; 0 is all tokens."""
+    sampling: Sampling = field(metadata=in_file(inline=True))
+    """Of the target."""
     draft_sampling: Sampling | None = None
     """Of the draft; None is the target's temperature and all tokens."""
     context_tokens: int | None = field(default=None, metadata=in_file(least=0))
     """Cached tokens halfway through the measured positions; None if positions follow prompts of any length."""
-    prompts: int | None
+    prompts: int | None = None
     """Measured prompts; None if an imported table does not contain the number."""
-    positions: int | None
+    positions: int | None = None
     """Measured positions; None likewise."""
     table: AcceptanceTable = field(metadata=in_file(inline=True))
     sequences: SequenceSums | None = None
@@ -63,14 +61,14 @@ class MeasuredAcceptance(ShortRepr, Tabular):
     """Steps and tokens of an engine by draft length, for each of `sequences`."""
 
     @property
-    def sampling(self) -> Sampling:
-        """Of the target."""
-        return Sampling(self.temperature, self.top_p, self.top_k)
+    def temperature(self) -> float:
+        """Of the target's sampling."""
+        return self.sampling.temperature
 
     @property
-    def condition(self) -> tuple[Hashable, ...]:
+    def condition(self) -> tuple[str, Sampling, Sampling | None, tuple[Imported, ...]]:
         """All conditions except the context length."""
-        return self.rule, self.temperature, self.top_p, self.top_k, self.draft_sampling, self.imported
+        return self.rule, self.sampling, self.draft_sampling, self.imported
 
     def to_records(self) -> list[Row]:
         return [{"rule": self.rule, "temperature": self.temperature, **row} for row in self.table.to_records()]
@@ -116,12 +114,4 @@ def select_categories(categories: Sequence[str], prompts: Iterable[int]) -> tupl
 
 def plain_acceptance(sampling: Sampling) -> MeasuredAcceptance:
     """Return the acceptance of plain decoding: all 0."""
-    return MeasuredAcceptance(
-        rule=TARGET_RULE,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        prompts=None,
-        positions=None,
-        table=AcceptanceTable([0.0]),
-    )
+    return MeasuredAcceptance(rule=TARGET_RULE, sampling=sampling, table=AcceptanceTable([0.0]))

@@ -221,10 +221,8 @@ class MeasuredSettings(ShortRepr):
     Raises InvalidValueError for duplicate settings and for different numbers of sequences.
     """
 
-    temperature: float
-    top_p: float = field(metadata=in_file(most=1.0))
-    top_k: int = field(default=0, metadata=in_file(least=0, optional=True))
-    """Of the target's sampling; 0 is all tokens."""
+    sampling: Sampling = field(metadata=in_file(inline=True))
+    """Of the target."""
     context_tokens: int = field(metadata=in_file(least=0))
     """As in `MeasuredTrees`."""
     plain: DecodedSequences
@@ -233,9 +231,9 @@ class MeasuredSettings(ShortRepr):
     """Category of each decoded sequence's prompt; empty if no prompt has one."""
 
     @property
-    def sampling(self) -> Sampling:
-        """Of the target."""
-        return Sampling(self.temperature, self.top_p, self.top_k)
+    def temperature(self) -> float:
+        """Of the target's sampling."""
+        return self.sampling.temperature
 
     def __post_init__(self) -> None:
         if not self.settings or find_duplicate(setting.values for setting in self.settings) is not None:

@@ -232,10 +232,10 @@ def _check_acceptances(acceptances: Sequence[MeasuredAcceptance]) -> None:
     """Raise InvalidValueError for duplicates, and for a condition with and without context lengths."""
     duplicate = find_duplicate((*item.condition, item.context_tokens) for item in acceptances)
     if duplicate is not None:
-        rule, temperature, *_, context_tokens = duplicate
+        rule, sampling, *_, context_tokens = duplicate
         context = "" if context_tokens is None else f" and {context_tokens} tokens of context"
         raise InvalidValueError(
-            f"expected each rule and sampling once. Got {rule!r:.60} at temperature {temperature:g}{context} twice: "
+            f"expected each rule and sampling once. Got {rule!r:.60} at temperature {sampling.temperature:g}{context} twice: "
             "remove one.",
             field="acceptance",
         )

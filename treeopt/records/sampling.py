@@ -18,7 +18,7 @@ class Sampling:
     """0 is greedy."""
     top_p: float = field(default=1.0, metadata=in_file(most=1.0))
     """Above 0, at most 1."""
-    top_k: int = field(default=0, metadata=in_file(least=0))
+    top_k: int = field(default=0, metadata=in_file(least=0, optional=True))
     """0 keeps all tokens."""
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from treeopt.engines.importers import read_acceptance, read_latency
 from treeopt.errors import FormatError
+from treeopt.records.sampling import Sampling
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def write(tmp_path):
 def read_table(write):
     """Return the function that reads the acceptance of a content."""
     return lambda content, **options: read_acceptance(
-        write(content), **{"temperature": 0.0, "rule": "sequoia"} | options
+        write(content), **{"sampling": Sampling(), "rule": "sequoia"} | options
     )
 
 

@@ -26,6 +26,7 @@ from treeopt.engines.importers.acceptance_tables import (
     table_from_rates,
 )
 from treeopt.errors import TreeoptError
+from treeopt.records.sampling import Sampling
 from treeopt.trees import chain
 
 SEQUOIA = Path(__file__).resolve().parents[4] / "shared" / "data" / "sequoia"
@@ -42,9 +43,9 @@ class TestRates:
             assert table.expected_tokens(chain(length)) == pytest.approx(1 + sum(rates[:length]))
 
     def test_plain_list_contains_rates_per_position(self, read_table):
-        result = read_table([0.8, 0.4, 0.1], temperature=0.6)
+        result = read_table([0.8, 0.4, 0.1], sampling=Sampling(0.6))
         assert result.table.p == pytest.approx(np.array([[0.8], [0.5], [0.25]]))
-        assert (result.rule, result.temperature, result.top_p) == ("sequoia", 0.6, 1.0)
+        assert (result.rule, result.sampling) == ("sequoia", Sampling(0.6))
         assert result.prompts is result.positions is result.table.counts is result.table.standard_error is None
         assert [(part.what, part.source) for part in result.imported] == [("acceptance", "file (rates per position)")]
 
@@ -164,7 +165,7 @@ class TestVectors:
     @pytest.mark.source
     @shared
     def test_published_vectors_of_sequoia(self, read_table, refuse_table):
-        shipped = read_acceptance(SEQUOIA / "acceptance-rate-vector.pt", temperature=0.6, rule="sequoia").table.p
+        shipped = read_acceptance(SEQUOIA / "acceptance-rate-vector.pt", sampling=Sampling(0.6), rule="sequoia").table.p
         published = json.loads((SEQUOIA / "acceptance.json").read_bytes())
         assert shipped.tolist() == pytest.approx(published["shipped_vector"]["p"], abs=1e-8)
         assert 1 - shipped.sum() == pytest.approx(published["shipped_vector"]["none_accepted"], abs=1e-6)
@@ -233,6 +234,6 @@ def test_chain_of_equal_rates_has_the_given_mean(mean, length):
 
 def test_files_that_cannot_be_read(tmp_path, read_table):
     with pytest.raises(TreeoptError, match="no such file"):
-        read_acceptance(tmp_path / "none", temperature=0.0, rule="sequoia")
+        read_acceptance(tmp_path / "none", sampling=Sampling(), rule="sequoia")
     with pytest.raises(TreeoptError, match="larger than 32000000 bytes"):
         read_table(b"[" + b" " * 32_000_000 + b"0.5]")

@@ -16,6 +16,7 @@ from treeopt.engines.importers import imported_profile, read_acceptance, read_la
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.planner import Confidence, Plan, plan
 from treeopt.records.profile import INCLUDED, Profile
+from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import Imported
 from treeopt.report.plan_warnings import plan_warnings
 from treeopt.trees import load_file
@@ -35,7 +36,7 @@ def drafts(folder):
 
 
 def acceptance(folder, name="rates.json"):
-    return read_acceptance(folder / name, temperature=0.0, rule="sequoia")
+    return read_acceptance(folder / name, sampling=Sampling(), rule="sequoia")
 
 
 def with_times(profile, curves):
@@ -251,7 +252,7 @@ def test_mutated_files_are_read_or_refused(tmp_path, name):
     original = (LATENCY_FILES | ACCEPTANCE_FILES).get(name, "").encode() or vector(tmp_path)
     rng, profiles, refusals = random.Random(name), [], 0
     curve = read_latency(written(tmp_path / "whole.csv", b"tokens,ms,pass\n1,10,verify\n8,20,verify\n1,1,draft\n"))
-    table = read_acceptance(written(tmp_path / "whole.json", b"[0.5]"), temperature=0.0, rule="sequoia")
+    table = read_acceptance(written(tmp_path / "whole.json", b"[0.5]"), sampling=Sampling(), rule="sequoia")
     draft = dataclasses.replace(curve[0], verify=None)
     for content in [original, *(mutated(rng, original) for _ in range(examples(120, fast=60)))]:
         path = written(tmp_path / name, content)
@@ -262,7 +263,7 @@ def test_mutated_files_are_read_or_refused(tmp_path, name):
                 if latency.batch_size == 1 and latency.verify is not None:
                     latencies = [dataclasses.replace(latency, draft=None, context_tokens=None), draft]
             else:
-                tables = [read_acceptance(path, temperature=0.0, rule="sequoia")]
+                tables = [read_acceptance(path, sampling=Sampling(), rule="sequoia")]
             profiles.append(imported_profile(latencies, tables, context_tokens=2))
         except TreeoptError as error:
             assert "\n" not in str(error)  # noqa: PT017, one line is what the command prints

@@ -12,6 +12,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.machine import Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.sampling import Sampling
 
 CONDITIONAL, MARGINAL = "conditional_accept_rates", "marginal_accept_rates"
 HISTOGRAM = "acceptance_length_histogram"
@@ -73,7 +74,7 @@ def test_incomplete_profiles_are_refused(refuse_table):
 
 
 def measured(table, rule="sequoia"):
-    return MeasuredAcceptance(rule=rule, temperature=0.6, top_p=1.0, prompts=4, positions=100, table=table)
+    return MeasuredAcceptance(rule=rule, sampling=Sampling(0.6), prompts=4, positions=100, table=table)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_each_acceptance_equals_the_one_measured_alone(target, draft, prompts, d
         own_draft = None if sampling.greedy else draft_sampling
         own = replace(SETTINGS, rules=(acceptance.rule,), samplings=(sampling,), draft_sampling=own_draft)
         (alone,) = measure_profile(target, draft, prompts, own).acceptances
-        assert (acceptance.top_p, acceptance.top_k) == (sampling.top_p, sampling.top_k)
+        assert acceptance.sampling == sampling
         assert acceptance.draft_sampling == alone.draft_sampling == own_draft
         np.testing.assert_allclose(acceptance.table.p, alone.table.p, atol=1e-5)  # batches round differently
         np.testing.assert_array_equal(acceptance.sequences.reached, alone.sequences.reached)

@@ -76,8 +76,8 @@ def render(
         "measurement_conditions": {
             "rule": acceptance.rule,
             "temperature": acceptance.temperature,
-            "top_p": acceptance.top_p,
-            "top_k": acceptance.top_k,
+            "top_p": acceptance.sampling.top_p,
+            "top_k": acceptance.sampling.top_k,
             "prompts": acceptance.prompts,
             "positions": acceptance.positions,
             "imported": [imported.source for imported in acceptance.imported],

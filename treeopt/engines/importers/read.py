@@ -32,6 +32,7 @@ from treeopt.files.atomic_files import read_bytes
 from treeopt.files.foreign_text import describe_bytes
 from treeopt.records.measured_acceptance import ACCEPTANCE as ACCEPTANCE_PART
 from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import LATENCY_PARTS, Imported
 
 IMPORTERS: tuple[Importer, ...] = (
@@ -65,16 +66,13 @@ OPTIONS = {ACCEPTANCE: "--acceptance", TIMES: "--latency", DRAFT_TIMES: "--draft
 """Options of `treeopt profile`."""
 
 
-def read_acceptance(
-    path: Path | str, *, temperature: float, rule: str, top_p: float = 1.0, ranks: bool = False
-) -> MeasuredAcceptance:
+def read_acceptance(path: Path | str, *, sampling: Sampling, rule: str, ranks: bool = False) -> MeasuredAcceptance:
     """Return the acceptance of a file.
 
     Args:
         path: the file.
-        temperature: what it was measured at; files do not contain it.
+        sampling: of the target when it was measured; files do not contain it.
         rule: the verification rule that it was measured with.
-        top_p: nucleus sampling that it was measured with.
         ranks: whether a plain JSON list is acceptance by rank, the same at every depth; otherwise it is the rates at which
             a step accepts at least 1, 2, … draft tokens.
 
@@ -85,8 +83,7 @@ def read_acceptance(
     assert acceptance is not None  # its importer contains acceptance
     return MeasuredAcceptance(
         rule=rule,
-        temperature=temperature,
-        top_p=top_p,
+        sampling=sampling,
         prompts=acceptance.prompts,
         positions=acceptance.positions,
         table=acceptance.table,

@@ -70,11 +70,7 @@ def sweep_profile(
         acceptances=(
             MeasuredAcceptance(
                 rule=TARGET_RULE,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                prompts=None,
-                positions=None,
+                sampling=sampling,
                 table=AcceptanceTable(_condition_survival(survival)),
                 imported=(Imported(what=ACCEPTANCE, source=source_text(paths[0], kind)),),
             ),

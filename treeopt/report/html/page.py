@@ -51,6 +51,7 @@ def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
 def _facts_of_profile(planned: ProfilePlan) -> tuple[tuple[str, str], ...]:
     profile, plan = planned.profile, planned.plan
     machine, pair, engine, acceptance = profile.machine, profile.pair, profile.engine, plan.model.acceptance
+    sampling = acceptance.sampling
     settings = "" if engine is None else ", ".join(f"{setting.name} {setting.value}" for setting in engine.settings)
     values = [
         ("target", pair.target),
@@ -64,7 +65,7 @@ def _facts_of_profile(planned: ProfilePlan) -> tuple[tuple[str, str], ...]:
         ("engine", None if engine is None else f"{engine.name} {engine.version}"),
         ("engine settings", settings),
         ("planned for", plan.conditions),
-        ("target sampling", f"top-p {acceptance.top_p:g}, top-k {acceptance.top_k or 'all'}"),
+        ("target sampling", f"top-p {sampling.top_p:g}, top-k {sampling.top_k or 'all'}"),
         ("prompts, positions", f"{acceptance.prompts or UNKNOWN}, {acceptance.positions or UNKNOWN}"),
         ("measured at", ", ".join(describe_point(latency) for latency in profile.step_latencies)),
         ("imported", plan_origins(plan)),
