@@ -138,6 +138,6 @@ def _tokens_per_s(sequences: ReplayedSequences, category: str, step_s: PassSecon
     indices = [index for index, name in enumerate(sequences.categories) if name == category]
     if not indices:
         return 0.0
-    passes = np.array(sequences.passes_by_sequence)[indices].sum(axis=0)
+    passes = np.array(sequences.passes)[indices].sum(axis=0)
     seconds = float(step_s(np.array(sequences.pass_tokens)) @ passes)
     return sum(sequences.tokens[index] for index in indices) / seconds

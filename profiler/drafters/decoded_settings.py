@@ -21,7 +21,7 @@ from treeopt.profiler.drafters.candidates import (
     find_candidates,
     select_settings,
 )
-from treeopt.profiler.drafters.decodes import DecodedSequence, count_passes, decode_prompts, join_sequences
+from treeopt.profiler.drafters.decodes import DecodedSequence, decode_prompts, join_sequences
 from treeopt.profiler.drafters.plain_sequences import PlainSequences, limit_positions
 from treeopt.profiler.drafters.replays import count_needed_tokens, replay_budgets, replay_lookups, step_seconds
 from treeopt.profiler.latency.memory import release_memory
@@ -92,7 +92,6 @@ class SettingsMeasurement:
         point, settings = selected.point, selected.settings
         prompt_set = point.prompt_set(min(self.positions, DECODED_POSITIONS), prompts)
         numbers, (plain, *decodes) = self._decode("decode", [None, *settings], point, prompt_set, deadline)
-        categories = select_categories(self.categories, numbers)
         return MeasuredSettings(
             sampling=point.sampling,
             context_tokens=point.middle_tokens(
@@ -100,16 +99,15 @@ class SettingsMeasurement:
             ),
             plain=join_sequences(plain),
             settings=tuple(
-                _measured_setting(
-                    setting,
-                    self.drafter.make_with_setting(setting).max_tokens,
-                    sequences,
-                    selected.replays.get(setting),
-                    by_sequence=bool(categories),
+                MeasuredSetting(
+                    values=setting.values,
+                    max_tokens=self.drafter.make_with_setting(setting).max_tokens,
+                    decoded=join_sequences(sequences),
+                    replayed=selected.replays.get(setting),
                 )
                 for setting, sequences in zip(settings, decodes, strict=True)
             ),
-            categories=categories,
+            categories=select_categories(self.categories, numbers),
         )
 
     def _rank(self, point: DecodingPoint, deadline: Deadline) -> Candidates:
@@ -237,26 +235,4 @@ class SettingsMeasurement:
 
 
 def _tokens_per_s(replayed: ReplayedSequences, step_s: PassSeconds) -> float:
-    return sum(replayed.tokens) / float(step_s(np.array(replayed.pass_tokens)) @ np.array(replayed.passes))
-
-
-def _measured_setting(
-    setting: DrafterSetting,
-    max_tokens: int,
-    sequences: Sequence[DecodedSequence],
-    replayed: ReplayedSequences | None,
-    *,
-    by_sequence: bool,
-) -> MeasuredSetting:
-    passes = count_passes(sequences)
-    return MeasuredSetting(
-        values=setting.values,
-        max_tokens=max_tokens,
-        decoded=join_sequences(sequences),
-        pass_tokens=tuple(passes),
-        passes=tuple(passes.values()),
-        passes_by_sequence=tuple(tuple(sequence.passes.get(size, 0) for size in passes) for sequence in sequences)
-        if by_sequence
-        else (),
-        replayed=replayed,
-    )
+    return sum(replayed.tokens) / float(step_s(np.array(replayed.pass_tokens)) @ np.array(replayed.total_passes))

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
-import numpy as np
-
 from treeopt.profiler.bench.interleave import decode_run, interleave
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.latency.rounds import Recorder
@@ -89,14 +87,10 @@ def decode_prompts(
 
 def join_sequences(sequences: Sequence[DecodedSequence]) -> DecodedSequences:
     """Return the record of sequences decoded with one decoder."""
+    sizes = sorted({size for sequence in sequences for size in sequence.passes})
     return DecodedSequences(
         tokens=tuple(sequence.tokens for sequence in sequences),
-        steps=tuple(sequence.steps for sequence in sequences),
+        pass_tokens=tuple(sizes),
+        passes=tuple(tuple(sequence.passes.get(size, 0) for size in sizes) for sequence in sequences),
         seconds=Timing([sequence.seconds for sequence in sequences]),
     )
-
-
-def count_passes(sequences: Sequence[DecodedSequence]) -> dict[int, int]:
-    """Return the number of passes over all sequences by their tokens, in ascending order."""
-    sizes = np.concatenate([np.repeat(list(sequence.passes), list(sequence.passes.values())) for sequence in sequences])
-    return {int(size): int(count) for size, count in zip(*np.unique(sizes, return_counts=True), strict=True)}

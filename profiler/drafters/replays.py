@@ -12,11 +12,11 @@ import numpy as np
 
 from treeopt.arrays import Float64, Int64, Integers
 from treeopt.planner.costs import StepCosts
-from treeopt.planner.drafter_costs import relative_step_s
+from treeopt.planner.drafter_costs import mean_pass_s, relative_step_s
 from treeopt.profiler.acceptance.heads import block_marginals, build_head_sequence
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.drafters.acceptance import count_sequences
-from treeopt.profiler.drafters.decodes import DecodedSequence, count_passes, join_sequences
+from treeopt.profiler.drafters.decodes import DecodedSequence, join_sequences
 from treeopt.profiler.drafters.plain_sequences import PlainSequences
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.processes.processes import Numbers
@@ -62,14 +62,11 @@ def _join_lookups(
     replays: Sequence[ReplayedSteps], setting: PromptLookupSetting, categories: tuple[str, ...]
 ) -> ReplayedSequences:
     by_sequence = [{1: replay.steps - replay.drafted, setting.max_nodes: replay.drafted} for replay in replays]
-    totals = {size: sum(passes[size] for passes in by_sequence) for size in by_sequence[0]}
-    sizes = [size for size, passes in totals.items() if passes]
+    sizes = [size for size in (1, setting.max_nodes) if any(passes[size] for passes in by_sequence)]
     return ReplayedSequences(
         tokens=tuple(replay.tokens for replay in replays),
-        steps=tuple(replay.steps for replay in replays),
         pass_tokens=tuple(sizes),
-        passes=tuple(totals[size] for size in sizes),
-        passes_by_sequence=tuple(tuple(passes[size] for size in sizes) for passes in by_sequence) if categories else (),
+        passes=tuple(tuple(passes[size] for size in sizes) for passes in by_sequence),
         categories=categories,
     )
 
@@ -155,10 +152,8 @@ def replay_budgets(
     return [
         ReplayedSequences(
             tokens=tuple(budget_tokens),
-            steps=tuple(budget_steps),
             pass_tokens=(min(budget, most),),
-            passes=(sum(budget_steps),),
-            passes_by_sequence=tuple((count,) for count in budget_steps) if selected else (),
+            passes=tuple((count,) for count in budget_steps),
             categories=selected,
         )
         for budget, budget_tokens, budget_steps in zip(budgets, tokens, steps, strict=True)
@@ -178,12 +173,8 @@ def step_seconds(
         plain: sequences decoded plainly.
         probes: the same sequences decoded with the smallest and the largest budget.
     """
-    relative = relative_step_s(join_sequences(plain), [join_sequences(probe) for probe in probes])
-    sizes, overheads_s = [], []
-    for probe, ratio in zip(probes, relative, strict=True):
-        passes = count_passes(probe)
-        counts = np.array(list(passes.values()))
-        pass_s = float(costs.verify.at(np.array(list(passes))) @ counts) / counts.sum()
-        sizes.append(max(passes))
-        overheads_s.append(max(0.0, float(costs.plain_s[0] * ratio) - pass_s))
+    decoded = [join_sequences(probe) for probe in probes]
+    steps_s = costs.plain_s[0] * relative_step_s(join_sequences(plain), decoded)
+    sizes = [sequences.pass_tokens[-1] for sequences in decoded]
+    overheads_s = np.maximum(0.0, steps_s - [mean_pass_s(sequences, costs) for sequences in decoded])
     return lambda tokens: costs.verify.at(tokens) + np.interp(tokens, sizes, overheads_s)

@@ -155,8 +155,9 @@ def test_predictions_equal_the_plans_on_sequences_like_the_measured_ones():
     lookups = Lookups(measured_lookups(profile, costs, SAMPLING, NODES), costs)
     for counted in decodes.settings:
         setting = PromptLookupSetting(**{value.name: value.value for value in counted.values})
-        drafted = counted.passes[-1] if counted.pass_tokens[-1] > 1 else 0
-        steps = sum(counted.decoded.tokens), sum(counted.decoded.steps), drafted
+        decoded = counted.decoded
+        drafted = decoded.total_passes[-1] if decoded.pass_tokens[-1] > 1 else 0
+        steps = sum(decoded.tokens), sum(decoded.steps), drafted
         lookups._averages[setting].add(lookup_replay.ReplayedSteps(*(10**8 * count for count in steps)))
         prediction = lookups.prediction(setting, costs.planned)
         assert prediction.step_s == pytest.approx(planned[counted.values].step_s.value)

@@ -81,20 +81,25 @@ def lookup_profile(greedy_profile: Path) -> Path:
     """Return the path of a profile with prompt lookup, of whose drafts half were right."""
     profile = Profile.load(greedy_profile)
 
-    def decoded(tokens: int, seconds: float) -> DecodedSequences:
-        return DecodedSequences(tokens=(tokens,) * 4, steps=(40,) * 4, seconds=Timing([seconds] * 4))
+    def decoded(tokens: int, seconds: float, passes: dict[int, int]) -> DecodedSequences:
+        return DecodedSequences(
+            tokens=(tokens,) * 4,
+            pass_tokens=tuple(passes),
+            passes=(tuple(passes.values()),) * 4,
+            seconds=Timing([seconds] * 4),
+        )
 
     settings = tuple(
         MeasuredSetting(
             values=drafter_setting("prompt-lookup", ngram=ngram, length=2).values,
             max_tokens=3,
-            decoded=decoded(80, 0.11),
-            pass_tokens=(1, 3),
-            passes=(60, 100),
+            decoded=decoded(80, 0.11, {1: 15, 3: 25}),
         )
         for ngram in (2, 4)
     )
-    decodes = MeasuredSettings(sampling=Sampling(), context_tokens=64, plain=decoded(40, 0.1), settings=settings)
+    decodes = MeasuredSettings(
+        sampling=Sampling(), context_tokens=64, plain=decoded(40, 0.1, {1: 40}), settings=settings
+    )
     path = Path("with-lookup.yaml")
     invented = latency(
         MACHINE, context_tokens=profile.latencies[0].context_tokens

@@ -174,18 +174,11 @@ def counted(profile, names, rows, tokens=(80, 90, 30, 31), steps=(20, 20, 25, 25
     (setting,) = decodes.settings
     decoded = DecodedSequences(
         tokens=tuple(tokens),
-        steps=tuple(steps),
+        pass_tokens=(1, 4),
+        passes=tuple((row, step - row) for row, step in zip(rows, steps, strict=True)),
         seconds=sequences(1, 1.1 * plain_s(profile), steps=steps, sequences=len(names)).seconds,
     )
-    passes = [(row, step - row) for row, step in zip(rows, steps, strict=True)]
-    setting = replace(
-        setting,
-        decoded=decoded,
-        pass_tokens=(1, 4),
-        passes=tuple(map(sum, zip(*passes, strict=True))),
-        passes_by_sequence=tuple(passes),
-    )
-    return replace(decodes, plain=plain, settings=(setting,), categories=tuple(names))
+    return replace(decodes, plain=plain, settings=(replace(setting, decoded=decoded),), categories=tuple(names))
 
 
 def with_lookup(profile, decodes, name="prompt-lookup"):
@@ -211,9 +204,9 @@ class TestDrafters:
             assert setting.sequences.steps == tuple((20, 20, 25, 25)[place] for place in places)
             drafted = sum((20, 20, 25, 25)[place] - rows[place] for place in places)
             if name == "copy":
-                assert (setting.replayed.pass_tokens, setting.replayed.passes) == ((4,), (drafted,))
+                assert (setting.replayed.pass_tokens, setting.replayed.total_passes) == ((4,), (drafted,))
             else:
-                assert (setting.replayed.pass_tokens, setting.replayed.passes) == ((1, 4), (40, drafted))
+                assert (setting.replayed.pass_tokens, setting.replayed.total_passes) == ((1, 4), (40, drafted))
 
     def test_a_step_takes_longer_where_larger_passes_are_more_frequent(self):
         whole = with_lookup(UNLIKE, counted(UNLIKE, NAMES, (0, 15, 0, 25)))
@@ -229,10 +222,8 @@ class TestDrafters:
         decodes = counted(UNLIKE, ("copy", "new"), (2, 15))
         replayed = ReplayedSequences(
             tokens=(30, 10, 40, 12),
-            steps=(10, 10, 10, 10),
             pass_tokens=(1, 4),
-            passes=(21, 19),
-            passes_by_sequence=((1, 9), (10, 0), (1, 9), (9, 1)),
+            passes=((1, 9), (10, 0), (1, 9), (9, 1)),
             categories=NAMES,
         )
         (setting,) = decodes.settings
@@ -241,7 +232,7 @@ class TestDrafters:
         assert result.plain == decodes.plain
         assert result.settings[0].decoded == setting.decoded
         kept = result.settings[0].replayed
-        assert (kept.tokens, kept.steps, kept.passes) == ((30, 40), (10, 10), (2, 18))
+        assert (kept.tokens, kept.steps, kept.passes) == ((30, 40), (10, 10), ((1, 9), (1, 9)))
 
     def test_drafter_with_one_sequence_of_a_category_is_left_out(self):
         whole = with_lookup(UNLIKE, counted(UNLIKE, ("copy", "copy", "new"), (2, 15, 3)))

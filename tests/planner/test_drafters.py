@@ -61,11 +61,12 @@ def at_once_s(tree):
     return 1e-3 + BLOCK_S + 5e-5 * tree.nodes
 
 
-def sequences(tokens_per_step, step_s, *, steps=(40, 60), sequences=2):
-    """Return sequences whose steps took so long."""
+def sequences(tokens_per_step, step_s, *, steps=(40, 60), sequences=2, most=1):
+    """Return sequences whose steps took so long, each with a pass over `most` tokens."""
     return DecodedSequences(
         tokens=tuple(round(tokens_per_step * steps[place]) for place in range(sequences)),
-        steps=tuple(steps[:sequences]),
+        pass_tokens=(most,),
+        passes=tuple((steps[place],) for place in range(sequences)),
         seconds=Timing([steps[place] * step_s for place in range(sequences)]),
     )
 
@@ -120,9 +121,7 @@ def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_
         MeasuredSetting(
             values=drafter_setting(name, **values).values,
             max_tokens=most,
-            decoded=sequences(tokens, SLOWER * (verify_s(most, context, 1) + other_s)),
-            pass_tokens=(most,),
-            passes=(100,),
+            decoded=sequences(tokens, SLOWER * (verify_s(most, context, 1) + other_s), most=most),
         )
         for values, most, tokens, other_s in rows
     )
@@ -143,7 +142,7 @@ def test_settings_take_tokens_and_passes_from_the_replay():
     profile = invented()
     other_s = 3e-4
     (result,) = lookup(profile, [({"length": 3, "ngram": 2}, 4, 2.0, other_s)]).decodes
-    replayed = ReplayedSequences(tokens=(30, 16, 20), steps=(10, 16, 14), pass_tokens=(1, 4), passes=(25, 15))
+    replayed = ReplayedSequences(tokens=(30, 16, 20), pass_tokens=(1, 4), passes=((0, 10), (13, 3), (12, 2)))
     (setting,) = result.settings
     decodes = replace(result, settings=(replace(setting, replayed=replayed),))
     profile = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
@@ -253,7 +252,7 @@ def chosen_and_true_speedup(noise, rows, generator):
     many = replace(
         decodes,
         plain=repeat(decodes.plain),
-        settings=tuple(replace(item, decoded=repeat(item.decoded), passes=(400,)) for item in decodes.settings),
+        settings=tuple(replace(item, decoded=repeat(item.decoded)) for item in decodes.settings),
     )
     drafters = (replace(drafter, decodes=(noisy(many, generator, noise),)),)
     choice = options(replace(profile, drafters=drafters), PlanRequest())[1]
@@ -268,7 +267,7 @@ def chosen_and_true_speedup(noise, rows, generator):
 def repeat(decoded, times=4):
     """Return the sequences several times."""
     seconds = Timing(np.tile(decoded.seconds.samples_s, times))
-    return replace(decoded, tokens=decoded.tokens * times, steps=decoded.steps * times, seconds=seconds)
+    return replace(decoded, tokens=decoded.tokens * times, passes=decoded.passes * times, seconds=seconds)
 
 
 def test_choice_among_noisy_settings_is_not_predicted_too_fast():

@@ -50,10 +50,8 @@ def with_categories():
     (setting,) = decodes.settings
     replayed = ReplayedSequences(
         tokens=(30, 10),
-        steps=(10, 10),
         pass_tokens=(1, 4),
-        passes=(11, 9),
-        passes_by_sequence=((1, 9), (10, 0)),
+        passes=((1, 9), (10, 0)),
         categories=("copy", ""),
     )
     return with_lookup(UNLIKE, replace(decodes, settings=(replace(setting, replayed=replayed),)))
@@ -160,7 +158,9 @@ class TestDrafterFiles:
         tokens_per_step = sampled.settings[0].decoded.tokens_per_step
         assert tokens_per_step == sampled.settings[0].sequences.tokens_per_step == pytest.approx(26 / 17)
         replayed = lookup.decodes_at(0.0)[0].settings[0]
-        assert (replayed.decoded.tokens_per_step, replayed.tokens_per_step) == pytest.approx((26 / 12, 67 / 42))
+        assert (replayed.decoded.tokens_per_step, replayed.sequences.tokens_per_step) == pytest.approx(
+            (26 / 12, 67 / 42)
+        )
 
     def test_layers_of_an_eagle_head_are_kept(self, load, tmp_path):
         assert load(DRAFTERS).drafters[0].setting().layers == ()
@@ -222,23 +222,31 @@ class TestDrafterFiles:
                 ("drafters[0].latency", ..., r"drafters\[0\].latency: expected with trees, and only there"),
                 (f"{trees}.root_ranks", drop_last, r"trees\[0\].root_ranks: expected those of as many"),
                 (f"{trees}.root_ranks[0].roots[0]", [-2, 0], r"trees\[0\].root_ranks: ranks: expected rows"),
-                (f"{decodes}.plain.steps", drop_last, r"decodes\[0\].plain.steps: expected as many of each"),
+                (f"{decodes}.plain.passes", drop_last, r"decodes\[0\].plain.passes: expected a row for each of 2"),
+                (f"{decodes}.plain.samples_s", drop_last, r"decodes\[0\].plain.samples_s: expected as many as tokens"),
                 (
-                    *(
-                        item
-                        for name in ("tokens", "steps", "samples_s")
-                        for item in (f"{decodes}.plain.{name}", [1, 1, 1])
-                    ),
+                    *(f"{decodes}.plain.tokens", [1, 1, 1]),
+                    *(f"{decodes}.plain.passes", [[1], [1], [1]]),
+                    *(f"{decodes}.plain.samples_s", [1, 1, 1]),
                     r"decodes\[0\].settings: expected decodes of 3 sequences",
                 ),
                 (f"{decodes}.plain.tokens[0]", 11, r"decodes\[0\].plain: expected a token of each step"),
+                (f"{decodes}.plain.pass_tokens", [2], r"decodes\[0\].plain: expected a token of each step, and passes"),
                 (f"{decodes}.settings", repeat_first, r"decodes\[0\].settings: expected one or more, each once"),
                 (f"{setting}.values.ngram", ..., r"drafters\[1\].values: expected the numbers"),
-                (f"{setting}.pass_tokens", turn, r"settings\[0\].pass_tokens: expected increasing sizes"),
-                (f"{setting}.max_tokens", 4, r"settings\[0\].pass_tokens: expected at most 4"),
-                (f"{setting}.passes[0]", 1, r"settings\[0\].passes: expected as many as steps"),
-                (f"{setting}.replayed.steps", drop_last, r"replayed.steps: expected as many as tokens, 3. Got 2"),
-                (f"{setting}.replayed.passes[0]", 1, r"replayed.passes: expected as many as steps, 42. Got 21"),
+                (f"{setting}.decoded.pass_tokens", turn, r"decoded.pass_tokens: expected increasing sizes"),
+                (
+                    f"{setting}.decoded.pass_tokens",
+                    [0, 5],
+                    r"decoded.pass_tokens: expected increasing sizes of at least 1",
+                ),
+                (f"{setting}.max_tokens", 4, r"settings\[0\].decoded.pass_tokens: expected at most 4"),
+                (f"{setting}.replayed.pass_tokens[1]", 6, r"settings\[0\].replayed.pass_tokens: expected at most 5"),
+                (f"{setting}.decoded.passes", [[6, 0], [6, 0]], r"decoded.passes: expected at least 1 of every size"),
+                (f"{setting}.decoded.passes[0]", [4, 20], r"decoded.tokens: expected a step .* token of every step"),
+                (f"{setting}.replayed.passes", drop_last, r"replayed.passes: expected a row for each of 3 sequences"),
+                (f"{setting}.replayed.passes[0]", [0, 0], r"replayed.tokens: expected a step of every sequence"),
+                (f"{setting}.replayed.passes[0]", [-1, 13], r"replayed.passes: expected .* numbers of at least 0"),
             ],
         )
         check_wrong(
@@ -248,7 +256,7 @@ class TestDrafterFiles:
                 (f"{trees}.context_tokens", 900, r"drafters\[0\].trees: .* Got 0 twice at 900 tokens: remove one"),
                 (f"{decodes}.top_p", 0.5, r"drafters\[1\].decodes: expected one top-p and top-k at each temperature"),
                 (f"{setting}.values.ngram", 3, r"drafters\[1\].decodes: expected the same settings at every context"),
-                (f"{decodes}.plain.steps[0]", 0, r"decodes\[0\].plain.tokens: expected a step of every sequence"),
+                (f"{decodes}.plain.passes[0]", [0], r"decodes\[0\].plain.tokens: expected a step of every sequence"),
             ],
         )
 
@@ -298,13 +306,13 @@ class TestCategories:
         (decodes,) = profile.drafters[0].decodes
         assert decodes.categories == NAMES
         (setting,), (expected,) = decodes.settings, with_categories().drafters[0].decodes[0].settings
-        assert (setting.passes_by_sequence, setting.replayed) == (expected.passes_by_sequence, expected.replayed)
+        assert (setting.decoded.passes, setting.replayed) == (expected.decoded.passes, expected.replayed)
         profile.save(tmp_path / "again.yaml")
         assert read_content(tmp_path / "again.yaml") == categories
 
     def test_inconsistent_content_raises(self, categories, load):
         decodes = "drafters[0].decodes[0]"
-        rows, replayed = f"{decodes}.settings[0].passes_by_sequence", f"{decodes}.settings[0].replayed"
+        rows, replayed = f"{decodes}.settings[0].decoded.passes", f"{decodes}.settings[0].replayed"
         check_wrong(
             load,
             categories,
@@ -317,11 +325,10 @@ class TestCategories:
                 ("acceptance[0].sequences", ..., "acceptance[0].accepted_ranks", ..., "categories: .* of 0 sequences"),
                 ("acceptance[0].categories", [1] * 16, "categories: expected a list of printable texts"),
                 (f"{decodes}.categories", ["copy"], "categories: expected one for each of 4 sequences. Got 1."),
-                (rows, ..., "settings: expected passes_by_sequence"),
-                (rows, drop_last, "passes_by_sequence: expected a row for each of 4 sequences"),
-                (rows, turn, "passes_by_sequence: expected rows that add up"),
-                (f"{replayed}.passes_by_sequence[0]", [1, 9, 0], "passes_by_sequence: .* with 2 numbers"),
-                (f"{replayed}.passes_by_sequence", ..., "passes_by_sequence: expected a row for each of 2 sequences"),
+                (rows, ..., r"decoded\.passes: is missing"),
+                (rows, drop_last, r"decoded\.passes: expected a row for each of 4 sequences"),
+                (f"{replayed}.passes[0]", [1, 9, 0], r"replayed\.passes: .* with 2 numbers"),
+                (f"{replayed}.passes", ..., r"replayed\.passes: is missing"),
                 (f"{replayed}.categories", ["copy"], "categories: expected one for each of 2 sequences"),
             ],
         )

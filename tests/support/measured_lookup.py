@@ -30,25 +30,26 @@ def with_lookups(profile, settings, outputs, machine, *, max_nodes, steps=60, ov
             decode(text, setting, machine, max_nodes=max_nodes, steps=steps, overhead_s=overhead_s) for text in outputs
         ]
         tokens, seconds, sizes = zip(*runs, strict=True)
-        sequences = DecodedSequences(tokens=tokens, steps=(steps,) * len(outputs), seconds=Timing(list(seconds)))
-        return sequences, list(itertools.chain(*sizes))
-
-    measured = []
-    for setting in settings:
-        sequences, sizes = decode_all(setting)
-        measured.append(
-            MeasuredSetting(
-                values=drafter_setting("prompt-lookup", ngram=setting.ngram, length=setting.length).values,
-                max_tokens=setting.max_nodes,
-                decoded=sequences,
-                pass_tokens=tuple(sorted({*sizes})),
-                passes=tuple(sizes.count(size) for size in sorted({*sizes})),
-            )
+        pass_tokens = tuple(sorted({*itertools.chain(*sizes)}))
+        return DecodedSequences(
+            tokens=tokens,
+            pass_tokens=pass_tokens,
+            passes=tuple(tuple(row.count(size) for size in pass_tokens) for row in sizes),
+            seconds=Timing(list(seconds)),
         )
+
+    measured = [
+        MeasuredSetting(
+            values=drafter_setting("prompt-lookup", ngram=setting.ngram, length=setting.length).values,
+            max_tokens=setting.max_nodes,
+            decoded=decode_all(setting),
+        )
+        for setting in settings
+    ]
     decodes = MeasuredSettings(
         sampling=profile.acceptances[0].sampling,
         context_tokens=256,
-        plain=decode_all(None)[0],
+        plain=decode_all(None),
         settings=tuple(measured),
     )
     return replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))

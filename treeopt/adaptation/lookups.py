@@ -59,7 +59,7 @@ def measured_lookups(
 
     def pass_s(option: Option) -> float:
         item = measured[option.drafter.values]
-        return float(mean_pass_s(item.replayed or item, passes))
+        return float(mean_pass_s(item.sequences, passes))
 
     return tuple(
         MeasuredLookup(

@@ -25,12 +25,12 @@ from treeopt.planner.options import Option, Prediction
 from treeopt.planner.resampling import OBSERVED, SEED, Estimator, Resampled, estimate
 from treeopt.planner.tokens import TokenModels, token_model
 from treeopt.records.measured_drafter import (
+    CountedSequences,
     DecodedSequences,
     MeasuredDrafter,
     MeasuredSetting,
     MeasuredSettings,
     MeasuredTrees,
-    ReplayedSequences,
 )
 from treeopt.records.operating_point import OperatingPoint, weighted_neighbours
 from treeopt.records.profile import Profile
@@ -175,7 +175,7 @@ class _SettingCosts:
         overheads_s = []
         for weight, plain, settings, costs in self._measured(values):
             relative = relative_step_s(plain, [setting.decoded for setting in settings], self._estimator)
-            passes_s = np.stack([mean_pass_s(setting, costs) for setting in settings], axis=-1)
+            passes_s = np.stack([mean_pass_s(setting.decoded, costs) for setting in settings], axis=-1)
             overheads_s.append(weight * (costs.plain_s[..., :1] * relative - passes_s))
         return np.asarray(np.sum(overheads_s, axis=0))
 
@@ -201,7 +201,7 @@ class _SettingCosts:
         return np.stack(columns, axis=-1)
 
     def _passes_s(self, settings: Sequence[MeasuredSetting]) -> Float64:
-        return np.stack([mean_pass_s(setting.replayed or setting, self._costs) for setting in settings], axis=-1)
+        return np.stack([mean_pass_s(setting.sequences, self._costs) for setting in settings], axis=-1)
 
 
 def shrink_overheads(observed_s: Float64, drawn_s: Float64) -> tuple[Float64, Float64]:
@@ -257,7 +257,7 @@ def relative_step_s(
     return np.asarray(seconds / steps / np.asarray(plain_s)[..., None])
 
 
-def mean_pass_s(counted: MeasuredSetting | ReplayedSequences, costs: StepCosts) -> Float64:
+def mean_pass_s(sequences: CountedSequences, costs: StepCosts) -> Float64:
     """Return (…,): mean seconds of the target's pass in a step."""
-    fractions = np.array(counted.passes) / sum(counted.passes)
-    return np.asarray(costs.verify.at(np.array(counted.pass_tokens)) @ fractions)
+    passes = sequences.total_passes
+    return np.asarray(costs.verify.at(np.array(sequences.pass_tokens)) @ (np.array(passes) / sum(passes)))

@@ -263,8 +263,7 @@ def _decodes_of(decodes: MeasuredSettings, category: str) -> MeasuredSettings:
     return replace(
         decodes,
         settings=tuple(
-            replace(setting, replayed=_steps_of(setting, decodes.categories, category), passes_by_sequence=())
-            for setting in decodes.settings
+            replace(setting, replayed=_steps_of(setting, decodes.categories, category)) for setting in decodes.settings
         ),
         categories=(),
     )
@@ -272,21 +271,18 @@ def _decodes_of(decodes: MeasuredSettings, category: str) -> MeasuredSettings:
 
 def _steps_of(setting: MeasuredSetting, categories: Sequence[str], category: str) -> ReplayedSequences:
     """Return the replayed steps of a category, or the decoded ones if none were replayed."""
-    counted = setting if setting.replayed is None else setting.replayed
+    sequences = setting.sequences
     indices = _indices(categories if setting.replayed is None else setting.replayed.categories, category)
     if len(indices) < MIN_SEQUENCES:
         raise _TooFewSequencesError(
             category, f"{MIN_SEQUENCES} sequences or more decoded with each drafter", str(len(indices))
         )
-    rows = np.array(counted.passes_by_sequence)[indices]
+    rows = np.array(sequences.passes)[indices]
     sizes = np.flatnonzero(rows.sum(axis=0))
-    tokens, steps = setting.sequences.tokens, setting.sequences.steps
     return ReplayedSequences(
-        tokens=tuple(tokens[index] for index in indices),
-        steps=tuple(steps[index] for index in indices),
-        pass_tokens=tuple(counted.pass_tokens[size] for size in sizes),
-        passes=tuple(rows[:, sizes].sum(axis=0).tolist()),
-        passes_by_sequence=tuple(map(tuple, rows[:, sizes].tolist())),
+        tokens=tuple(sequences.tokens[index] for index in indices),
+        pass_tokens=tuple(sequences.pass_tokens[size] for size in sizes),
+        passes=tuple(map(tuple, rows[:, sizes].tolist())),
         categories=(category,) * len(indices),
     )
 

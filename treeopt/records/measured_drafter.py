@@ -43,39 +43,88 @@ def _read_integer_rows(fields: Fields, name: str) -> tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class DecodedSequences(ShortRepr):
-    """Tokens, steps and seconds of each decoded sequence.
+class CountedSequences(ShortRepr):
+    """The steps of each sequence, each with one pass of the target.
 
-    Raises InvalidValueError for different lengths, a sequence without a step, or steps without a token.
+    Raises InvalidValueError for different numbers of sequences, a sequence without a step, steps without a token, and
+    sizes without a pass.
     """
 
     tokens: tuple[int, ...]
     """Committed by each sequence's steps."""
-    steps: tuple[int, ...]
-    seconds: Timing = field(metadata=in_file(inline=True))
-    """Of each sequence's steps together."""
+    pass_tokens: tuple[int, ...]
+    """Sizes of the target's passes, increasing."""
+    passes: tuple[tuple[int, ...], ...] = field(metadata=in_file(read=_read_integer_rows))
+    """For each sequence, the number of passes of each size."""
 
     def __post_init__(self) -> None:
-        if not len(self.tokens) == len(self.steps) == len(self.seconds.samples_s):
+        sizes = self.pass_tokens
+        if not sizes or list(sizes) != sorted({*sizes}) or sizes[0] < 1:
+            raise InvalidValueError("expected increasing sizes of at least 1.", field="pass_tokens")
+        if len(self.passes) != self.count or any(len(row) != len(sizes) or min(row) < 0 for row in self.passes):
             raise InvalidValueError(
-                f"expected as many of each. Got {len(self.steps)}, {len(self.tokens)} and "
-                f"{len(self.seconds.samples_s)}.",
-                field="steps",
+                f"expected a row for each of {self.count} sequences, with {len(sizes)} numbers of at least 0.",
+                field="passes",
             )
-        _check_steps(self.tokens, self.steps)
+        if not self.tokens or any(
+            not 1 <= steps <= tokens for steps, tokens in zip(self.steps, self.tokens, strict=True)
+        ):
+            raise InvalidValueError("expected a step of every sequence, and a token of every step.", field="tokens")
+        if min(self.total_passes) < 1:
+            raise InvalidValueError("expected at least 1 of every size.", field="passes")
 
     @property
     def count(self) -> int:
         """J: number of sequences."""
-        return len(self.steps)
+        return len(self.tokens)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Of each sequence."""
+        return tuple(map(sum, self.passes))
+
+    @property
+    def total_passes(self) -> tuple[int, ...]:
+        """Number of passes of each size, over all sequences."""
+        return tuple(map(sum, zip(*self.passes, strict=True)))
 
     @property
     def tokens_per_step(self) -> float:
         return sum(self.tokens) / sum(self.steps)
 
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class DecodedSequences(CountedSequences):
+    """Sequences that were decoded.
+
+    Raises InvalidValueError as `CountedSequences` does, and for a different number of times.
+    """
+
+    seconds: Timing = field(metadata=in_file(inline=True))
+    """Of each sequence's steps together."""
+
+    def __post_init__(self) -> None:
+        CountedSequences.__post_init__(self)
+        if len(self.seconds.samples_s) != self.count:
+            raise InvalidValueError(
+                f"expected as many as tokens, {self.count}. Got {len(self.seconds.samples_s)}.", field="samples_s"
+            )
+
     @property
     def step_s(self) -> float:
         return float(self.seconds.samples_s.sum()) / sum(self.steps)
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class ReplayedSequences(CountedSequences):
+    """The steps of a drafter along sequences that the target generated without it."""
+
+    categories: tuple[str, ...] = ()
+    """Category of each sequence's prompt; empty if no prompt has one."""
+
+    def __post_init__(self) -> None:
+        CountedSequences.__post_init__(self)
+        check_categories(self.categories, self.count)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -148,69 +197,30 @@ class MeasuredTrees(ShortRepr):
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class ReplayedSequences(ShortRepr):
-    """The steps of a drafter along sequences that the target generated without it.
-
-    Raises InvalidValueError for different lengths, or if passes and steps do not add up.
-    """
-
-    tokens: tuple[int, ...]
-    """Committed by each sequence's steps."""
-    steps: tuple[int, ...]
-    pass_tokens: tuple[int, ...]
-    """Sizes of the target's passes, increasing."""
-    passes: tuple[int, ...]
-    """Number of passes of each size, over all sequences."""
-    passes_by_sequence: tuple[tuple[int, ...], ...] = field(default=(), metadata=in_file(read=_read_integer_rows))
-    """Number of passes of each size, per sequence; empty if the prompts have no categories."""
-    categories: tuple[str, ...] = ()
-    """Category of each sequence's prompt; empty if no prompt has one."""
-
-    def __post_init__(self) -> None:
-        _check_steps(self.tokens, self.steps)
-        _check_passes(self.pass_tokens, self.passes, sum(self.steps))
-        _check_passes_by_sequence(self.passes_by_sequence, self.passes, self.steps, required=bool(self.categories))
-        check_categories(self.categories, len(self.steps))
-
-
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class MeasuredSetting(ShortRepr):
     """Sequences decoded with one setting of a drafter of dynamic trees.
 
-    Raises InvalidValueError if passes and steps do not add up, or a pass exceeds `max_tokens`.
+    Raises InvalidValueError if a pass exceeds `max_tokens`.
     """
 
     values: tuple[SettingValue, ...] = field(metadata=VALUES)
     max_tokens: int = field(metadata=in_file(least=2))
     """Size of the largest pass with this setting."""
     decoded: DecodedSequences
-    pass_tokens: tuple[int, ...]
-    """Sizes of the target's passes, increasing."""
-    passes: tuple[int, ...]
-    """Number of passes of each size, over all sequences."""
-    passes_by_sequence: tuple[tuple[int, ...], ...] = field(default=(), metadata=in_file(read=_read_integer_rows))
-    """Number of passes of each size, per sequence."""
     replayed: ReplayedSequences | None = None
     """Steps along further sequences, if they can be replayed without passes. Predictions take tokens and passes per step
     from here, and only host overhead from `decoded`."""
 
     @property
-    def sequences(self) -> DecodedSequences | ReplayedSequences:
+    def sequences(self) -> CountedSequences:
         """The larger set of sequences: `replayed` if it exists."""
         return self.replayed or self.decoded
 
-    @property
-    def tokens_per_step(self) -> float:
-        """Over `sequences`."""
-        return sum(self.sequences.tokens) / sum(self.sequences.steps)
-
     def __post_init__(self) -> None:
-        _check_passes(self.pass_tokens, self.passes, sum(self.decoded.steps))
-        _check_passes_by_sequence(self.passes_by_sequence, self.passes, self.decoded.steps)
-        for counts in (self, self.replayed):
+        for name, counts in (("decoded", self.decoded), ("replayed", self.replayed)):
             if counts is not None and counts.pass_tokens[-1] > self.max_tokens:
                 raise InvalidValueError(
-                    f"expected at most {self.max_tokens}. Got {counts.pass_tokens[-1]}.", field="pass_tokens"
+                    f"expected at most {self.max_tokens}. Got {counts.pass_tokens[-1]}.", field=f"{name}.pass_tokens"
                 )
 
 
@@ -239,17 +249,13 @@ class MeasuredSettings(ShortRepr):
         if not self.settings or find_duplicate(setting.values for setting in self.settings) is not None:
             raise InvalidValueError("expected one or more, each once.", field="settings")
         plain = self.plain
-        if plain.steps != plain.tokens:
-            raise InvalidValueError("expected a token of each step.", field="plain")
+        if plain.pass_tokens != (1,) or plain.steps != plain.tokens:
+            raise InvalidValueError("expected a token of each step, and passes over one.", field="plain")
         if any(setting.decoded.count != plain.count for setting in self.settings):
             raise InvalidValueError(
                 f"expected decodes of {plain.count} sequences, as many as were decoded plainly.", field="settings"
             )
         check_categories(self.categories, plain.count)
-        if self.categories and not all(setting.passes_by_sequence for setting in self.settings):
-            raise InvalidValueError(
-                "expected passes_by_sequence, because the sequences have categories.", field="settings"
-            )
 
     @property
     def setting_values(self) -> frozenset[tuple[SettingValue, ...]]:
@@ -362,38 +368,6 @@ def check_drafters(drafters: Sequence[MeasuredDrafter]) -> None:
     """Raise InvalidValueError for duplicate drafters."""
     if (label := find_duplicate(drafter.label for drafter in drafters)) is not None:
         raise InvalidValueError(f"expected each once. Got {label} twice: remove one.", field="drafters")
-
-
-def _check_steps(tokens: Sequence[int], steps: Sequence[int]) -> None:
-    if len(tokens) != len(steps):
-        raise InvalidValueError(f"expected as many as tokens, {len(tokens)}. Got {len(steps)}.", field="steps")
-    if not steps or any(count < 1 or committed < count for committed, count in zip(tokens, steps, strict=True)):
-        raise InvalidValueError("expected a step of every sequence, and a token of every step.", field="tokens")
-
-
-def _check_passes(pass_tokens: Sequence[int], passes: Sequence[int], steps: int) -> None:
-    if not pass_tokens or list(pass_tokens) != sorted({*pass_tokens}) or pass_tokens[0] < 1:
-        raise InvalidValueError("expected increasing sizes of at least 1.", field="pass_tokens")
-    if len(passes) != len(pass_tokens) or min(passes) < 1:
-        raise InvalidValueError("expected a number of at least 1 for every size.", field="passes")
-    if sum(passes) != steps:
-        raise InvalidValueError(f"expected as many as steps, {steps}. Got {sum(passes)}.", field="passes")
-
-
-def _check_passes_by_sequence(
-    rows: Sequence[Sequence[int]], passes: Sequence[int], steps: Sequence[int], *, required: bool = False
-) -> None:
-    if not rows and not required:
-        return
-    if len(rows) != len(steps) or any(len(row) != len(passes) or min(row) < 0 for row in rows):
-        raise InvalidValueError(
-            f"expected a row for each of {len(steps)} sequences, with {len(passes)} numbers of at least 0.",
-            field="passes_by_sequence",
-        )
-    if [sum(row) for row in rows] != list(steps) or [sum(column) for column in zip(*rows, strict=True)] != list(passes):
-        raise InvalidValueError(
-            "expected rows that add up to steps, and columns to passes.", field="passes_by_sequence"
-        )
 
 
 def _sort_by_context(items: Iterable[Item]) -> tuple[Item, ...]:

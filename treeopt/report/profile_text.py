@@ -148,8 +148,8 @@ def _drafter(drafter: MeasuredDrafter) -> list[str]:
         rows = [
             (
                 f"  {drafter.setting(setting.values).parameters_text}",
-                f"{setting.tokens_per_step:.2f}",
-                str(len(setting.sequences.steps)),
+                f"{setting.sequences.tokens_per_step:.2f}",
+                str(setting.sequences.count),
                 f"{setting.decoded.step_s / decodes.plain.step_s:.2f}",
                 str(decodes.plain.count),
             )

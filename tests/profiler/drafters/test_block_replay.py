@@ -76,7 +76,7 @@ def test_replayed_steps_are_those_of_decoding(drafter, sequences, needed):
         ]
         assert replayed.steps == tuple(map(len, steps))
         assert replayed.tokens == tuple(map(sum, steps))
-        assert (replayed.pass_tokens, replayed.passes) == ((budget,), (sum(map(len, steps)),))
+        assert (replayed.pass_tokens, replayed.total_passes) == ((budget,), (sum(map(len, steps)),))
         longest = max(longest, *map(max, steps))
     assert longest > 2, "nothing was accepted: this test would not see a wrong count"
 
@@ -116,7 +116,7 @@ def test_sequences_too_short_for_a_step_are_left_out(drafter, needed):
     both = {0: needed[0], 1: short[0]}
     (replayed,) = replay_budgets([3], both, head, ["code", "chat"])
     assert (len(replayed.steps), replayed.categories) == (1, ("code",))
-    assert replayed.passes_by_sequence == ((replayed.steps[0],),)
+    assert replayed.passes == ((replayed.steps[0],),)
 
 
 def test_largest_pass_is_the_whole_tree(needed):

@@ -82,8 +82,8 @@ def test_decoded_settings_of_a_category_equal_those_of_its_prompts_alone(target,
     pairs = [(one, other) for one in selected.settings for other in expected.settings if one.values == other.values]
     assert pairs
     for one, other in pairs:
-        steps = other.replayed or other
-        assert (one.replayed.tokens, one.replayed.steps) == (other.sequences.tokens, other.sequences.steps)
+        steps = other.sequences
+        assert (one.replayed.tokens, one.replayed.steps) == (steps.tokens, steps.steps)
         assert (one.replayed.pass_tokens, one.replayed.passes) == (steps.pass_tokens, steps.passes)
 
 
@@ -105,7 +105,7 @@ def test_sequences_too_short_to_replay_are_left_out_with_their_category():
     sequences = PlainSequences(DecodingPoint(GREEDY, WholePrompts([])), prompts, 30, tokens)
     (replayed,) = replay_lookups([PromptLookupSetting(2, 2)], sequences, NAMES)
     assert replayed.categories == ("loops", "other")
-    assert len(replayed.passes_by_sequence) == 2
+    assert len(replayed.passes) == 2
 
 
 def test_engine_profile_has_the_categories_and_counts_of_its_prompts():
@@ -129,10 +129,8 @@ def replayed_steps(tokens, max_tokens):
     """Return ten steps of a setting along a sequence that copies, and ten along one that does not."""
     return ReplayedSequences(
         tokens=tokens,
-        steps=(10, 10),
         pass_tokens=(max_tokens,),
-        passes=(20,),
-        passes_by_sequence=((10,), (10,)),
+        passes=((10,), (10,)),
         categories=("copy", "new"),
     )
 

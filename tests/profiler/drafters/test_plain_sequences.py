@@ -49,7 +49,7 @@ def test_replayed_steps_are_those_of_decoding(target, point):
         assert replayed.steps == tuple(map(len, expected))
         assert replayed.tokens == tuple(sum(tokens for tokens, _ in each) for each in expected)
         sizes = [size for each in expected for _, size in each]
-        assert dict(zip(replayed.pass_tokens, replayed.passes, strict=True)) == {
+        assert dict(zip(replayed.pass_tokens, replayed.total_passes, strict=True)) == {
             size: sizes.count(size) for size in {*sizes}
         }
         assert sum(replayed.tokens) > sum(replayed.steps), "nothing was accepted: this test would not see a wrong count"
