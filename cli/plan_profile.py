@@ -80,7 +80,6 @@ def plan_categories(
     categories = categories_of(profile_plan.profile)
     if len(categories) < 2 or request.objective != "speed":
         return None
-    for_all = profile_plan.plan.choice if profile_plan.best is None else profile_plan.best.option
     with progress("solving by category", unit="category", total=len(categories)) as tick:
-        plans = category_plans(profile_plan.profile, request, for_all, drafter=drafter, tick=tick)
+        plans = category_plans(profile_plan.profile, request, profile_plan.option, drafter=drafter, tick=tick)
     return plans if len(plans.plans) > 1 else None

@@ -59,5 +59,5 @@ def schedule(args: ScheduleOptions) -> None:
         schedule_table(planned),
         [args.path],
         warnings=[*plan.warnings, *context_warnings(plan, profile, planned, ())],
-        next_command=f"treeopt run {quoted(args.path)}{decoding_options(profile, plan)} --prompts FILE",
+        next_command=f"treeopt run {quoted(args.path)}{decoding_options(profile, plan, plan.choice)} --prompts FILE",
     )

@@ -115,7 +115,7 @@ def _next_command(args: SolveOptions, planned: ProfilePlan) -> str:
     if planned.profile.engine is not None:
         return engine_command(planned.profile, quoted(args.profile_path), file)
     figure = quoted(args.path.with_suffix(".svg"))
-    options = decoding_options(planned.profile, planned.plan, planned.best)
+    options = decoding_options(planned.profile, planned.plan, planned.option)
     return f"treeopt show {file} -o {figure}, treeopt run {file}{options} --prompt TEXT"
 
 

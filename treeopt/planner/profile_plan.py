@@ -40,6 +40,11 @@ class ProfilePlan(ShortRepr):
         """The best drafter's choice, None if only the draft model was measured."""
         return best_drafter(self.drafters, self.plan.objective) if self.drafters else None
 
+    @property
+    def option(self) -> Option:
+        """The best option of all drafters."""
+        return self.plan.choice if self.best is None else self.best.option
+
 
 def drafters_over_contexts(
     profile: Profile, request: PlanRequest, plans: Sequence[Plan], name: str | None = None

@@ -4,7 +4,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treeopt.planner import DrafterChoice, Plan, PlanRequest
+    from treeopt.planner import Option, Plan, PlanRequest
     from treeopt.records.profile import Profile
     from treeopt.records.sampling import Sampling
 
@@ -58,9 +58,9 @@ def planning_options(request: "PlanRequest") -> str:
     return "".join([*options, *(f" --{name}" for name in flags)])
 
 
-def decoding_options(profile: "Profile", plan: "Plan", best: "DrafterChoice | None" = None) -> str:
-    """Return the options of `treeopt run` for a plan, or for the best of several drafters, defaults left out."""
-    acceptance, option = plan.model.acceptance, plan.choice if best is None else best.option
+def decoding_options(profile: "Profile", plan: "Plan", option: "Option") -> str:
+    """Return the options of `treeopt run` for an option at a plan's operating point, defaults left out."""
+    acceptance = plan.model.acceptance
     draft_sampling = acceptance.draft_sampling if option.drafter.name == "model" else None  # as treeopt bench
     sampling = sampling_text(acceptance.sampling, draft_sampling)
     return f"{missing_models(profile)}{sampling}{' --lossy' if option.lossy else ''}"

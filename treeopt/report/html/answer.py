@@ -129,7 +129,7 @@ def commands(contents: Contents) -> list[Command]:
         return measure
     use = [
         Command(
-            f'treeopt run {tree}{decoding_options(planned.profile, planned.plan, planned.best)} --prompt "…"',
+            f'treeopt run {tree}{decoding_options(planned.profile, planned.plan, planned.option)} --prompt "…"',
             "decode with it",
         ),
         Command("treeopt export --list", "list the engines that it can be written for"),
@@ -149,10 +149,10 @@ def bench_command(contents: Contents) -> str | None:
         return None if imported else f"{engine_command(planned.profile, profile, tree)} --output bench.json"
     lossy = " --lossy" if planned.plan.lossy else ""
     options = f"{missing_models(planned.profile)}{lossy} --profile {profile} --output bench.json"
-    batch_size, best = planned.plan.model.point.batch_size, planned.best
+    batch_size = planned.plan.model.point.batch_size
     if batch_size == 1:
         return f"treeopt bench tree {tree}{options}"
-    if best is not None and best.option.drafter.name != "model":
+    if planned.option.drafter.name != "model":
         return None
     return f"treeopt bench batches {tree} --batch-sizes {batch_size}{options}"
 
@@ -176,8 +176,7 @@ class _Result:
 
 def _planned_rows(planned: ProfilePlan, contents: Contents) -> list[SpeedupRow]:
     """Return a row for each candidate of the draft model, for the other rules, and for the drafters."""
-    plan, best = planned.plan, planned.best
-    choice = plan.choice if best is None else best.option
+    plan, choice = planned.plan, planned.option
     options = {
         "candidate": [plan.plain, plan.chain, plan.tree],
         "rule": list(plan.rules) if len(plan.rules) > 1 else [],
@@ -201,8 +200,7 @@ def _planned_rows(planned: ProfilePlan, contents: Contents) -> list[SpeedupRow]:
 
 
 def _answer_of_plan(planned: ProfilePlan, contents: Contents) -> Answer:
-    best, engine = planned.best, planned.profile.engine
-    option = planned.plan.choice if best is None else best.option
+    option, engine = planned.option, planned.profile.engine
     drafter, tree, predicted = option.drafter, option.tree, option.speedup.value
     result = _result_of_option(option, planned, contents)
     if drafter.name != "model":

@@ -155,7 +155,7 @@ def _planned_tree(planned: ProfilePlan | None) -> tuple[tuple[str, TreeFile], ..
         return ()
     from treeopt.planner import tree_file
 
-    option = planned.plan.choice if planned.best is None else planned.best.option
+    option = planned.option
     if option.tree.nodes == 1 or option.drafter.builds_own_trees:
         return ()
     return (("the choice", tree_file(planned.plan, planned.profile, source="this page", choice=planned.best)),)
