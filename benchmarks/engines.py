@@ -197,14 +197,14 @@ def print_bench(bench: EngineBench) -> None:
     for row in bench.rows:
         relative_error = error(row)
         tqdm.write(
-            f"{'* ' if row.chosen else '  '}{row.length:>6}{row.tokens_per_step:>13.2f}{row.predicted_tokens_per_step or 0:>10.2f}"
-            f"{row.tokens_per_s:>10.0f}{row.predicted_tokens_per_s or 0:>10.0f}{relative_error:>7.1%}{row.spread:>9.1%}  "
+            f"{'* ' if row.chosen else '  '}{row.length:>6}{row.tokens_per_step:>13.2f}{row.predicted.tokens_per_step or 0:>10.2f}"
+            f"{row.tokens_per_s:>10.0f}{row.predicted.tokens_per_s or 0:>10.0f}{relative_error:>7.1%}{row.spread:>9.1%}  "
             f"{'identical' if row.identical else 'DIFFERS'}"
         )
     tokens = [
-        abs(row.predicted_tokens_per_step / row.tokens_per_step - 1)
+        abs(row.predicted.tokens_per_step / row.tokens_per_step - 1)
         for row in bench.rows
-        if row.predicted_tokens_per_step
+        if row.predicted.tokens_per_step
     ]
     speeds = [abs(error(row)) for row in bench.rows]
     tqdm.write(
@@ -215,7 +215,7 @@ def print_bench(bench: EngineBench) -> None:
 
 def error(row: EngineRow) -> float:
     """Return the relative error of the predicted tokens per second."""
-    return (row.predicted_tokens_per_s or row.tokens_per_s) / row.tokens_per_s - 1
+    return (row.predicted.tokens_per_s or row.tokens_per_s) / row.tokens_per_s - 1
 
 
 if __name__ == "__main__":

@@ -12,14 +12,14 @@ from itertools import islice
 import numpy as np
 
 from treeopt.errors import InvalidValueError
-from treeopt.planner.benchmarks import PLAIN, BatchCandidates, predict_at_pace
+from treeopt.planner.benchmarks import PLAIN, BatchCandidates, predict_at_pace, tree_prediction
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.divergence import find_divergences
 from treeopt.profiler.bench.interleave import collect_rounds, decode_in_parts, interleave, repeated
 from treeopt.profiler.bench.reference_passes import ReferencePasses, reference_passes
 from treeopt.profiler.clock import Clock, clock_for
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.results import BatchBench, BatchMeasurement, BatchRow, BatchSize, Pace
+from treeopt.records.results import NO_PREDICTION, BatchBench, BatchMeasurement, BatchRow, BatchSize, Pace
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest, RequestOutput
 from treeopt.runtime.models.model import LanguageModel
@@ -235,26 +235,16 @@ def batch_bench(
             BatchSize(
                 batch_size=size,
                 pace=paces[size],
-                rows=tuple(_row(size, tree, candidate, measured[size, tree], paces[size]) for tree in candidate.trees),
+                rows=tuple(_row(tree, candidate, measured[size, tree], paces[size]) for tree in candidate.trees),
             )
             for size, candidate in candidates.items()
         ),
     )
 
 
-def _row(
-    size: int, tree: TokenTree, candidates: BatchCandidates, measured: BatchMeasurement, pace: Pace | None
-) -> BatchRow:
-    predicted = candidates.predicted.get(tree)
-    tokens = None if predicted is None else predicted.tokens_per_step.value
-    step_s = None if predicted is None else predicted.step_s.value
-    return BatchRow(
-        tree=tree,
-        chosen=tree == candidates.chosen,
-        measured=measured,
-        predicted_tokens_per_s=None if tokens is None or step_s is None else size * tokens / step_s,
-        predicted_tokens_per_step=tokens,
-        predicted_step_s=step_s,
-        predicted_speedup=None if predicted is None else predicted.speedup.value,
-        predicted_at_pace=None if predicted is None else predict_at_pace(candidates.model, tree, pace),
-    )
+def _row(tree: TokenTree, candidates: BatchCandidates, measured: BatchMeasurement, pace: Pace | None) -> BatchRow:
+    option = candidates.predicted.get(tree)
+    predicted = NO_PREDICTION
+    if option is not None:
+        predicted = tree_prediction(option, predict_at_pace(candidates.model, tree, pace))
+    return BatchRow(tree=tree, chosen=tree == candidates.chosen, predicted=predicted, measured=measured)

@@ -10,6 +10,7 @@ import numpy as np
 from treeopt.engines.clients.client import EngineClient, EngineConfig
 from treeopt.errors import EngineError, InfeasibleError
 from treeopt.planner import StepModel
+from treeopt.planner.benchmarks import tree_prediction
 from treeopt.profiler.bench.output_divergence import (
     NextLogprobs,
     Output,
@@ -19,8 +20,15 @@ from treeopt.profiler.bench.output_divergence import (
 )
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.engine import EngineSample, Probe, ProbeSettings
-from treeopt.records.results import EngineBench, EngineRow, Losslessness, OutputDivergence
-from treeopt.trees import TokenTree, chain
+from treeopt.records.results import (
+    NO_PREDICTION,
+    EngineBench,
+    EngineRow,
+    Losslessness,
+    OutputDivergence,
+    TreePrediction,
+)
+from treeopt.trees import chain
 
 
 def bench_engine(
@@ -57,14 +65,10 @@ def bench_engine(
         EngineRow(
             length=length,
             chosen=length == chosen,
+            predicted=_predict(model, length),
             tokens_per_step=sum(sample.tokens for sample in samples) / sum(sample.steps for sample in samples),
-            predicted_tokens_per_step=_predict(model, length, model.tokens_per_step),
             tokens_per_s=rates[length],
-            predicted_tokens_per_s=_predict(
-                model, length, lambda tree: model.tokens_per_step(tree) / model.step_s(tree)
-            ),
             speedup=rates[length] / rates[0],
-            predicted_speedup=_predict(model, length, model.speedup),
             spread=_spread(samples, len(settings.prompts)),
             identical=not divergences[length] if greedy else None,
             divergences=divergences.get(length, ()),
@@ -75,7 +79,6 @@ def bench_engine(
         engine=client.name,
         version=client.version,
         rows=rows,
-        gap_to_best=max(rates.values()) / rates[chosen] - 1,
         losslessness=Losslessness(prompts=len(settings.prompts), near_tie_nats=tolerance, unchecked=unchecked)
         if greedy
         else None,
@@ -102,12 +105,11 @@ def _spread(samples: Sequence[EngineSample], prompts: int) -> float:
     return 1 - min(rates) / max(rates)
 
 
-def _predict(model: StepModel, length: int, predict: Callable[[TokenTree], float]) -> float | None:
+def _predict(model: StepModel, length: int) -> TreePrediction:
     try:
-        model.step_s(chain(length))
-        return predict(chain(length))
+        return tree_prediction(model.predict(chain(length)))
     except InfeasibleError:
-        return None
+        return NO_PREDICTION
 
 
 class _Pair(NamedTuple):

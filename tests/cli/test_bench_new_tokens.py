@@ -22,9 +22,7 @@ def predicted_tokens() -> list[tuple[TokenTree, float]]:
     rows = content["sizes"][0]["rows"] if "sizes" in content else content.get("trees", [content])
     trees = [TokenTree(row.get("parents", TREE.parents)) for row in rows]
     return [
-        (tree, row.get("predicted_tokens_per_step") or row["predicted"]["tokens_per_step"])
-        for tree, row in zip(trees, rows, strict=True)
-        if tree.max_depth > 1
+        (tree, row["predicted"]["tokens_per_step"]) for tree, row in zip(trees, rows, strict=True) if tree.max_depth > 1
     ]
 
 

@@ -16,6 +16,7 @@ from treeopt.profiler.engine import Probe, ProbeSettings, _check_counters
 from treeopt.profiler.engine_profile import engine_profile, machine_of, pair_of
 from treeopt.records.identity import Identity
 from treeopt.records.profile import UNKNOWN, Profile
+from treeopt.records.results import NO_PREDICTION
 from treeopt.trees import chain
 
 CONFIG = EngineConfig(target="t.gguf", draft="d.gguf", draft_tokens=0)
@@ -352,8 +353,8 @@ def test_bench_has_measured_and_predicted_speeds():
         assert row.speedup == pytest.approx(rates[row.length] / rates[0])
         assert row.chosen == (row.length == 7)
         assert row.identical
-    assert result.rows[-1].predicted_speedup is None  # longer than what was probed
-    assert result.rows[3].predicted_speedup == pytest.approx(tokens_per_step(7) / 8)
+    assert result.rows[-1].predicted == NO_PREDICTION  # longer than what was probed
+    assert result.rows[3].predicted.speedup == pytest.approx(tokens_per_step(7) / 8)
     assert result.gap_to_best == pytest.approx(max(rates.values()) / rates[7] - 1)
 
     def differ(completions, config):

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.pages import BATCHES, DIVERGENCE, MEASURED, METHODS, PACE, PACED, UNKNOWN, batch_row, planned
+from tests.support.pages import BATCHES, DIVERGENCE, MEASURED, METHODS, PACE, PACED, batch_row, planned
 from treeopt.planner.benchmarks import tree_prediction
 from treeopt.records.bench_file import GridBench, GridTree, MethodsBench, TreeBench
 from treeopt.records.latency import Estimate
 from treeopt.records.results import (
     NEAR_TIE,
+    NO_PREDICTION,
     BatchBench,
     BatchSize,
     Divergence,
@@ -116,15 +117,20 @@ class TestGrid:
         assert PACE_LINE in lines
 
 
+def predicted_rate(tokens_per_s: float) -> TreePrediction:
+    """Return the prediction of plain decoding at a rate."""
+    return TreePrediction(tokens_per_step=1.0, step_s=1 / tokens_per_s, speedup=1.0)
+
+
 class TestBatches:
     def bench(self, divergences: tuple[Divergence, ...] = (), temperature: float = 0.0) -> BatchBench:
         one = (
-            batch_row(PLAIN, 400, 1, predicted_tokens_per_s=420),
-            batch_row(TREE, 500, 1, speedup=1.25, chosen=True, **UNKNOWN),
+            batch_row(PLAIN, 400, 1, predicted=predicted_rate(420)),
+            batch_row(TREE, 500, 1, speedup=1.25, chosen=True, predicted=NO_PREDICTION),
         )
         eight = (
-            batch_row(PLAIN, 1600, 8, chosen=True, **UNKNOWN),
-            batch_row(TREE, 1680, 8, speedup=1.05, divergences=divergences, **UNKNOWN),
+            batch_row(PLAIN, 1600, 8, chosen=True, predicted=NO_PREDICTION),
+            batch_row(TREE, 1680, 8, speedup=1.05, divergences=divergences, predicted=NO_PREDICTION),
         )
         sizes = (BatchSize(batch_size=1, rows=one), BatchSize(batch_size=8, rows=eight))
         return BatchBench(rule="sequoia", temperature=temperature, prompts=16, max_new_tokens=96, rounds=3, sizes=sizes)
@@ -147,7 +153,7 @@ class TestBatches:
     def test_changed_machine_is_reported(self, predicted: float, error: str | None) -> None:
         sizes = [(1, predicted), (2, predicted), (4, 404)]
         rows = [
-            BatchSize(batch_size=size, rows=(batch_row(PLAIN, 400, size, predicted_tokens_per_s=rate),))
+            BatchSize(batch_size=size, rows=(batch_row(PLAIN, 400, size, predicted=predicted_rate(rate / size)),))
             for size, rate in sizes
         ]
         last = batch_bench_table(replace(self.bench(), sizes=tuple(rows))).splitlines()[-1]
@@ -189,12 +195,10 @@ class TestEngine:
     ROW = EngineRow(
         length=0,
         chosen=True,
+        predicted=NO_PREDICTION,
         tokens_per_step=1.0,
-        predicted_tokens_per_step=1.0,
         tokens_per_s=100.0,
-        predicted_tokens_per_s=None,
         speedup=1.0,
-        predicted_speedup=1.0,
         spread=0.02,
         identical=True,
     )
@@ -205,7 +209,7 @@ class TestEngine:
     def test_warning_of_ties_contains_the_largest_gap(self, gap: float, words: str) -> None:
         tie = OutputDivergence(prompt=0, position=3, plain="a", other="b", gap=gap, at_least=False, verdict=NEAR_TIE)
         rows = (self.ROW, replace(self.ROW, length=3, identical=False, divergences=(tie,)))
-        warning = losslessness_warning(EngineBench(engine="fake", version="1", rows=rows, gap_to_best=0.0))
+        warning = losslessness_warning(EngineBench(engine="fake", version="1", rows=rows))
         assert warning is not None
         assert words in warning.problem
 
@@ -222,8 +226,9 @@ class TestEngine:
     def test_changed_machine_is_reported_beyond_the_spread(
         self, measured: float, predicted: float | None, spread: float, change: str | None
     ) -> None:
-        row = replace(self.ROW, tokens_per_s=measured, predicted_tokens_per_s=predicted, spread=spread)
-        table = engine_bench_table(EngineBench(engine="fake", version="1", rows=(row,), gap_to_best=0.0), None)
+        prediction = NO_PREDICTION if predicted is None else predicted_rate(predicted)
+        row = replace(self.ROW, tokens_per_s=measured, predicted=prediction, spread=spread)
+        table = engine_bench_table(EngineBench(engine="fake", version="1", rows=(row,)), None)
         assert ("than at the probe" in table) == (change is not None)
         assert change is None or f"Plain decoding is {change} than at the probe" in table
 

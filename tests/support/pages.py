@@ -20,6 +20,7 @@ from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
 from treeopt.records.results import (
     FAULT,
+    NO_PREDICTION,
     UNCHECKED,
     BatchBench,
     BatchMeasurement,
@@ -187,19 +188,18 @@ ENGINE = EngineBench(
         EngineRow(
             length=length,
             chosen=length == 2,
+            predicted=NO_PREDICTION
+            if length == 3
+            else TreePrediction(tokens_per_step=1.0 + length, step_s=None, speedup=1.0 + length / 5),
             tokens_per_step=1.0 + length,
-            predicted_tokens_per_step=None if length == 3 else 1.0 + length,
             tokens_per_s=100.0,
-            predicted_tokens_per_s=None,
             speedup=1.0 + length / 4,
-            predicted_speedup=None if length == 3 else 1.0 + length / 5,
             spread=0.02,
             identical=None if length == 1 else length != 3,
             divergences=(DIVERGED, replace(DIVERGED, gap=None, verdict=UNCHECKED)) if length == 3 else (),
         )
         for length in range(4)
     ),
-    gap_to_best=0.1,
     losslessness=Losslessness(prompts=8, near_tie_nats=0.08, unchecked="it does not tell"),
 )
 HEADING = BenchHeading(
@@ -221,17 +221,15 @@ def batch_row(tree: TokenTree, rate: float, batch_size: int, *, speedup: float =
         outputs=16,
         divergences=changes.pop("divergences", ()),
     )
-    known: dict[str, Any] = {
-        "chosen": False,
-        "predicted_tokens_per_s": 0.99 * rate,
-        "predicted_tokens_per_step": 2.4,
-        "predicted_step_s": 0.011,
-        "predicted_speedup": 0.99 * speedup,
-    }
-    return BatchRow(tree=tree, measured=measured, **(known | changes))
+    predicted = TreePrediction(
+        tokens_per_step=2.4,
+        step_s=2.4 * batch_size / (0.99 * rate),
+        speedup=0.99 * speedup,
+        at_pace=changes.pop("at_pace", None),
+    )
+    return BatchRow(tree=tree, measured=measured, **({"chosen": False, "predicted": predicted} | changes))
 
 
-UNKNOWN = {f"predicted_{each}": None for each in ("tokens_per_s", "tokens_per_step", "step_s", "speedup")}
 BATCHES = BatchBench(
     rule="sequoia",
     temperature=0.0,
@@ -258,9 +256,9 @@ BATCHES = BatchBench(
                     6,
                     speedup=1.05,
                     divergences=(Divergence(prompt=3, position=7, gap=0.0, near_tie=True),),
-                    predicted_at_pace=PACED,
+                    at_pace=PACED,
                 ),
-                batch_row(chain(2), 1500.0, 6, speedup=0.9375, **UNKNOWN),
+                batch_row(chain(2), 1500.0, 6, speedup=0.9375, predicted=NO_PREDICTION),
             ),
         ),
     ),

@@ -60,6 +60,14 @@ class TreePrediction:
         low, high = self.interval
         return Estimate(self.speedup, low, high)
 
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of one sequence."""
+        return None if self.tokens_per_step is None or self.step_s is None else self.tokens_per_step / self.step_s
+
+
+NO_PREDICTION = TreePrediction(tokens_per_step=None, step_s=None, speedup=None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
@@ -184,19 +192,18 @@ class NotRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRow:
-    """One draft length of an engine; predictions are None outside the probed range."""
+    """One draft length of an engine, predicted and measured."""
 
     length: int = field(metadata=in_file(least=0))
     """Draft tokens; 0 is plain decoding."""
     chosen: bool
     """Whether the plan chose this length."""
+    predicted: TreePrediction
+    """`NO_PREDICTION` outside the probed range."""
     tokens_per_step: float
-    predicted_tokens_per_step: float | None
     tokens_per_s: float
-    predicted_tokens_per_s: float | None
     speedup: float
     """Over plain decoding in the same engine."""
-    predicted_speedup: float | None
     spread: float
     """Relative difference between repeats of the same prompts."""
     identical: bool | None
@@ -212,8 +219,6 @@ class EngineBench:
     engine: str
     version: str
     rows: tuple[EngineRow, ...]
-    gap_to_best: float = field(metadata=in_file(least=-1.0))
-    """Relative speed advantage of the fastest length over the chosen one."""
     losslessness: Losslessness | None = None
     """None above temperature 0."""
 
@@ -224,6 +229,15 @@ class EngineBench:
     @property
     def chosen(self) -> EngineRow:
         return next(row for row in self.rows if row.chosen)
+
+    @property
+    def best(self) -> EngineRow:
+        return max(self.rows, key=lambda row: row.tokens_per_s)
+
+    @property
+    def gap_to_best(self) -> float:
+        """Relative speed advantage of the fastest length over the chosen one."""
+        return self.best.tokens_per_s / self.chosen.tokens_per_s - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,18 +265,14 @@ class BatchMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRow:
-    """One tree at one batch size; predictions are None outside the profiled range."""
+    """One tree at one batch size, predicted and measured."""
 
     tree: TokenTree = field(metadata=TREE)
     chosen: bool
     """Whether the schedule, the plan or, for a single tree, the prediction chose this tree."""
+    predicted: TreePrediction
+    """`NO_PREDICTION` outside the profiled range."""
     measured: BatchMeasurement
-    predicted_tokens_per_s: float | None
-    predicted_tokens_per_step: float | None
-    """Of one sequence."""
-    predicted_step_s: float | None
-    predicted_speedup: float | None
-    predicted_at_pace: PacedPrediction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +287,11 @@ class BatchSize:
     def __post_init__(self) -> None:
         if sum(row.chosen for row in self.rows) > 1:
             raise InvalidValueError("expected at most one that is chosen.", field="rows")
+
+    def predicted_tokens_per_s(self, row: BatchRow) -> float | None:
+        """Of the whole batch."""
+        rate = row.predicted.tokens_per_s
+        return None if rate is None else self.batch_size * rate
 
     @property
     def chosen(self) -> BatchRow | None:

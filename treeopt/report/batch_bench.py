@@ -61,20 +61,20 @@ def faulty_outputs(bench: BatchBench) -> int:
 
 
 def _line(row: BatchRow, size: BatchSize, *, first: bool) -> tuple[str, ...]:
-    measured, predicted = row.measured, row.predicted_tokens_per_s
+    measured, predicted, rate = row.measured, row.predicted, size.predicted_tokens_per_s(row)
     return (
         str(size.batch_size) if first else "",
         ("* " if row.chosen else "  ") + describe_tree(row.tree),
         f"{measured.tokens_per_s:.0f}",
-        number_or_absent(predicted, ".0f"),
-        "-" if predicted is None else signed_percent(predicted / measured.tokens_per_s),
+        number_or_absent(rate, ".0f"),
+        "-" if rate is None else signed_percent(rate / measured.tokens_per_s),
         f"{measured.batch_tokens_per_step / size.batch_size:.2f}",
-        number_or_absent(row.predicted_tokens_per_step, ".2f"),
+        number_or_absent(predicted.tokens_per_step, ".2f"),
         milliseconds(measured.step_s),
-        "-" if row.predicted_step_s is None else milliseconds(row.predicted_step_s),
+        "-" if predicted.step_s is None else milliseconds(predicted.step_s),
         f"{measured.speedup:.2f}",
-        number_or_absent(row.predicted_speedup, ".2f"),
-        number_or_absent(paced_speedup(row.predicted_at_pace), ".2f"),
+        number_or_absent(predicted.speedup, ".2f"),
+        number_or_absent(paced_speedup(predicted.at_pace), ".2f"),
         percent(measured.overhead),
         f"{measured.prefill_s:.2f}",
         f"{measured.outputs - len(measured.divergences)}/{measured.outputs}",
@@ -96,10 +96,8 @@ def _gap_to_best(size: BatchSize) -> Iterator[str]:
 
 
 def _plain_error(bench: BatchBench) -> Iterator[str]:
-    rows = [size.rows[0] for size in bench.sizes]
-    ratios = [
-        row.predicted_tokens_per_s / row.measured.tokens_per_s for row in rows if row.predicted_tokens_per_s is not None
-    ]
+    rates = [(size.predicted_tokens_per_s(size.rows[0]), size.rows[0].measured.tokens_per_s) for size in bench.sizes]
+    ratios = [predicted / measured for predicted, measured in rates if predicted is not None]
     if ratios and abs(median(ratios) - 1) > MAX_PLAIN_ERROR:
         yield f"Predictions of plain decoding are off by {signed_percent(median(ratios))}: {SPEED_CHANGED}"
 

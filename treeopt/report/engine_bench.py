@@ -29,7 +29,7 @@ HEADER = (
 def engine_bench_table(bench: EngineBench, default: int | None) -> str:
     """Return a line for each draft length, the gap to the best, and how outputs differ; `default` is the engine's length."""
     rows = [HEADER, *(_row(row, default) for row in bench.rows)]
-    best = max(bench.rows, key=lambda row: row.tokens_per_s)
+    best = bench.best
     if best.chosen:
         verdict = "The chosen length is the fastest measured."
     else:
@@ -49,11 +49,11 @@ def _row(row: EngineRow, default: int | None) -> tuple[str, ...]:
         ("* " if row.chosen else "  ") + name,
         str(row.length),
         f"{row.tokens_per_step:.2f}",
-        number_or_absent(row.predicted_tokens_per_step, ".2f"),
+        number_or_absent(row.predicted.tokens_per_step, ".2f"),
         f"{row.tokens_per_s:.0f}",
-        number_or_absent(row.predicted_tokens_per_s, ".0f"),
+        number_or_absent(row.predicted.tokens_per_s, ".0f"),
         f"{row.speedup:.2f}",
-        number_or_absent(row.predicted_speedup, ".2f"),
+        number_or_absent(row.predicted.speedup, ".2f"),
         percent(row.spread),
         {None: "sampled", True: "identical", False: "DIFFER"}[row.identical],
     )
@@ -61,9 +61,10 @@ def _row(row: EngineRow, default: int | None) -> tuple[str, ...]:
 
 def _change_since_probe(plain: EngineRow) -> list[str]:
     """Return a line on a change of the machine's speed that exceeds the spread of repeats."""
-    if plain.predicted_tokens_per_s is None:
+    predicted = plain.predicted.tokens_per_s
+    if predicted is None:
         return []
-    change = plain.tokens_per_s / plain.predicted_tokens_per_s - 1
+    change = plain.tokens_per_s / predicted - 1
     if abs(change) < max(MIN_CHANGE, plain.spread):
         return []
     comparison = f"Plain decoding is {percent(abs(change))} {'slower' if change < 0 else 'faster'} than at the probe"

@@ -11,6 +11,7 @@ from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.batches import PLAIN, BatchComparison, batch_bench
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.decoding import Decoding
+from treeopt.records.results import NO_PREDICTION
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime.models.memory import decoder_bytes
 from treeopt.runtime.models.model import Output, Outputs
@@ -194,7 +195,7 @@ def test_bench_has_predictions_next_to_measurements(make_comparison):
     bench = batch_bench(make_comparison(), candidates, show_progress=False)
     (size,) = bench.sizes
     assert (size.batch_size, bench.prompts, bench.max_new_tokens, bench.rounds) == (2, 6, 12, 2)
-    assert [row.predicted_tokens_per_s for row in size.rows] == [None, None]
+    assert [row.predicted for row in size.rows] == [NO_PREDICTION] * 2
     assert (size.chosen.tree, size.best.tree) == (PLAIN, chain(3))
     assert size.gap_to_best == pytest.approx(8 / 2.5 - 1)
     assert replace(size, rows=size.rows[1:]).gap_to_best is None

@@ -9,12 +9,12 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import PathPatch
 
 from tests.support.figures import DrawnFigure, box, common, seen
-from tests.support.pages import BATCHES, ENGINE, GRID, MEASURED, METHODS, ROW, UNKNOWN, batch_row, bench_of, planned
+from tests.support.pages import BATCHES, ENGINE, GRID, MEASURED, METHODS, ROW, batch_row, bench_of, planned
 from treeopt.plotting.panels import Panel, compose
 from treeopt.plotting.style import CHAIN, CHOICE, INK, MUTED, TREE
 from treeopt.records.bench_file import GridTree, MethodsBench
 from treeopt.records.latency import Estimate
-from treeopt.records.results import BatchSize, NotRun, TreePrediction
+from treeopt.records.results import NO_PREDICTION, BatchSize, NotRun, TreePrediction
 from treeopt.report.figures.benches import (
     batches_panels,
     engine_panel,
@@ -242,7 +242,7 @@ def test_curves_have_gaps_at_missing_batch_sizes() -> None:
     between = replace(first, batch_size=4, rows=tuple(row for row in first.rows if row.tree != tree))
     measured, predicted = rates_by_batch_size(replace(BATCHES, sizes=(first, between, last)), tree)
     assert np.isnan(measured).tolist() == np.isnan(predicted).tolist() == [False, True, False]
-    unknown = replace(last, rows=(batch_row(tree, 1.0, 6, **UNKNOWN),))
+    unknown = replace(last, rows=(batch_row(tree, 1.0, 6, predicted=NO_PREDICTION),))
     assert np.isnan(rates_by_batch_size(replace(BATCHES, sizes=(first, unknown)), tree)[1]).tolist() == [False, True]
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, invented
-from tests.support.pages import BATCHES, DIVERGENCE, HEADING, UNKNOWN, Page, batch_row, bench_of, planned
-from treeopt.records.results import BatchBench, BatchSize
+from tests.support.pages import BATCHES, DIVERGENCE, HEADING, Page, batch_row, bench_of, planned
+from treeopt.records.results import NO_PREDICTION, BatchBench, BatchSize
 from treeopt.report.html.answer import answer
 from treeopt.report.html.contents import Contents, LabelledBench
 from treeopt.report.html.page import page
@@ -38,10 +38,11 @@ def test_table_contains_every_number() -> None:
     ]
     expected = {
         "measured tokens_per_s": "1680",
-        "predicted_tokens_per_s": "1663.2",
+        "predicted tokens_per_step": "2.4",
+        "predicted step_s": "0.008658",
         "measured speedup": "1.05",
-        "predicted_speedup": "1.0395",
-        "predicted_at_pace speedup": "1.03",
+        "predicted speedup": "1.0395",
+        "predicted at_pace speedup": "1.03",
         "measured overhead": "0.083",
         "measured outputs": "16",
         "measured divergences": "1",
@@ -68,7 +69,11 @@ def test_sentences_on_gap_overhead_and_outputs() -> None:
 
 def test_diverging_outputs_and_missing_predictions_are_warnings() -> None:
     row = batch_row(
-        level_widths([2]), 500.0, 4, divergences=(DIVERGENCE, replace(DIVERGENCE, near_tie=True)), **UNKNOWN
+        level_widths([2]),
+        500.0,
+        4,
+        divergences=(DIVERGENCE, replace(DIVERGENCE, near_tie=True)),
+        predicted=NO_PREDICTION,
     )
     bad = replace(BATCHES, sizes=(BatchSize(batch_size=4, rows=(row,)),))
     warnings = page_warnings(contents_of(bad))

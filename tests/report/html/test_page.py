@@ -100,7 +100,7 @@ def test_csv_files_contain_the_rows_of_their_tables(whole: Page) -> None:
     assert nodes[5] == ["4", "1", "2", "1", "0.1", "0 1"]
     engine = whole.file("engine-0.csv")
     row = dict(zip(engine[0], engine[3], strict=True))
-    assert (row["length"], row["chosen"], row["predicted_speedup"], row["speedup"]) == ("2", "True", "1.4", "1.5")
+    assert (row["length"], row["chosen"], row["predicted speedup"], row["speedup"]) == ("2", "True", "1.4", "1.5")
     tree = dict(zip(*whole.file("benches.csv"), strict=True))
     assert (tree["file"], tree["measured speedup"], tree["measured speedup low"]) == ("bench.json", "1.9", "1.8")
 

@@ -87,7 +87,7 @@ def batches_panels(bench: BatchBench) -> list[Panel]:
     rows = [
         SpeedupRow(
             name=f"batch of {size.batch_size}: {describe_tree(row.tree)}",
-            predicted=row.predicted_speedup,
+            predicted=row.predicted.speedup,
             measured=row.measured.speedup,
             chosen=row.chosen,
         )
@@ -109,8 +109,10 @@ def batches_panels(bench: BatchBench) -> list[Panel]:
 
 def rates_by_batch_size(bench: BatchBench, tree: TokenTree) -> tuple[list[float], list[float]]:
     """Return measured and predicted tokens per second of a tree at every batch size; nan where missing."""
-    rows = [next((row for row in size.rows if row.tree == tree), None) for size in bench.sizes]
-    rates = [(row.measured.tokens_per_s, row.predicted_tokens_per_s) if row else (None, None) for row in rows]
+    rows = [(size, next((row for row in size.rows if row.tree == tree), None)) for size in bench.sizes]
+    rates = [
+        (row.measured.tokens_per_s, size.predicted_tokens_per_s(row)) if row else (None, None) for size, row in rows
+    ]
     measured, predicted = ([np.nan if rate is None else rate for rate in column] for column in zip(*rates, strict=True))
     return measured, predicted
 
@@ -181,7 +183,7 @@ def _draw_engine(axes: "Axes", benches: Sequence[EngineBench]) -> None:
     axes.axhline(1.0, label="plain decoding", **PLAIN_LINE)
     for index, bench in enumerate(benches):
         first = index == 0
-        predicted = [np.nan if row.predicted_speedup is None else row.predicted_speedup for row in bench.rows]
+        predicted = [np.nan if row.predicted.speedup is None else row.predicted.speedup for row in bench.rows]
         rows, label = bench.rows, "predicted" if first else None
         axes.plot([row.length for row in rows], predicted, color=CHAIN, linewidth=1.6, label=label, zorder=2)
         spread = [row.speedup * row.spread / 2 for row in rows]
@@ -193,14 +195,14 @@ def _draw_engine(axes: "Axes", benches: Sequence[EngineBench]) -> None:
         axes.plot(
             bench.chosen.length, bench.chosen.speedup, label="choice" if first else None, **(STAR | {"markersize": 13})
         )
-    speedups = [max(row.speedup, row.predicted_speedup or 0) for bench in benches for row in bench.rows]
+    speedups = [max(row.speedup, row.predicted.speedup or 0) for bench in benches for row in bench.rows]
     axes.set_ylim(0, 1.1 * max(speedups))
     grid_lines(axes)
     whole_numbers(axes.xaxis)
 
 
 def _engine_tooltip(row: EngineRow) -> str:
-    predicted = "" if row.predicted_speedup is None else f", predicted {row.predicted_speedup:.2f}"
+    predicted = "" if row.predicted.speedup is None else f", predicted {row.predicted.speedup:.2f}"
     return f"{counted(row.length, 'draft token')}: measured {row.speedup:.2f}{predicted}"
 
 
@@ -234,7 +236,7 @@ def _draw_batches(axes: "Axes", bench: BatchBench) -> None:
 
 
 def _batch_tooltip(size: BatchSize, row: BatchRow) -> str:
-    measured, rate = row.measured, row.predicted_tokens_per_s
+    measured, rate = row.measured, size.predicted_tokens_per_s(row)
     predicted = "" if rate is None else f", predicted {rate:.0f}"
     return (
         f"batch of {size.batch_size}, {describe_tree(row.tree)}: {measured.tokens_per_s:.0f} tokens per second{predicted}; "

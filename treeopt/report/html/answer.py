@@ -221,7 +221,7 @@ def _answer_of_engine(row: EngineRow, engine: str) -> Answer:
     return Answer(
         shape=counted(row.length, "draft token"),
         nodes=row.length + 1,
-        predicted=row.predicted_speedup,
+        predicted=row.predicted.speedup,
         measured=row.speedup,
         engine=engine,
     )
@@ -250,7 +250,7 @@ def _result_in_engine(contents: Contents, engine: str, length: int) -> _Result |
     for bench in contents.benches_of(EngineBench):
         for row in bench.content.rows:
             if bench.content.engine == engine and row.length == length:
-                return _Result(row.speedup, row.predicted_speedup)
+                return _Result(row.speedup, row.predicted.speedup)
     return None
 
 
@@ -290,7 +290,7 @@ def _result_in_batches(
             continue
         for row in (row for size in bench.sizes if size.batch_size == batch_size for row in size.rows):
             if row.tree == tree:
-                return _Result(row.measured.speedup, row.predicted_speedup)
+                return _Result(row.measured.speedup, row.predicted.speedup)
     return None
 
 

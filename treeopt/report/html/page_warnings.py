@@ -80,7 +80,7 @@ def _of_bench(bench: Bench) -> Iterator[Warning]:
         if faults := faulty_outputs(bench):
             yield batch_outputs_warning(faults)
         unpredicted = [
-            size.batch_size for size in bench.sizes if all(row.predicted_tokens_per_s is None for row in size.rows)
+            size.batch_size for size in bench.sizes if all(row.predicted.speedup is None for row in size.rows)
         ]
         if unpredicted:
             yield without_times_warning(unpredicted)
