@@ -9,7 +9,7 @@ from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.report.profile_text import describe_conditions, describe_point, labelled_acceptances
 from treeopt.report.table import Column, aligned
-from treeopt.report.text import milliseconds, subject
+from treeopt.report.text import milliseconds, milliseconds_range, subject
 
 MIN_WIDTH = 24
 MIN_BAR = 4
@@ -68,8 +68,7 @@ def _bars(table: LatencyTable, width: int) -> list[str]:
     """Return a row for each number of tokens: median, interval and bar; columns that do not fit are left out."""
     rows = [("tokens", "ms", "95 %")]
     for tokens, timing in zip(table.tokens.tolist(), table.timings, strict=True):
-        low, high = timing.interval_s
-        rows.append((str(tokens), milliseconds(timing.median_s), f"{milliseconds(low)}-{milliseconds(high)}"))
+        rows.append((str(tokens), milliseconds(timing.median_s), milliseconds_range(timing.interval_s)))
     lines = aligned(rows, [Column(">"), Column(">"), Column(">")])
     if max(map(len, lines)) > width:
         lines = aligned([row[:2] for row in rows], [Column(">"), Column(">")])

@@ -95,10 +95,7 @@ def candidates_table(plan: "Plan") -> str:
 
 def rules_table(plan: "Plan") -> str:
     """Return the best option of every rule that was planned, the chosen one marked."""
-    rows = [
-        _row(rule_name(option.rule, lossy=option.lossy), option, chosen=option.rule == plan.rule)
-        for option in plan.rules
-    ]
+    rows = [_row(rule_name(option.rule), option, chosen=option.rule == plan.rule) for option in plan.rules]
     return "\n".join(aligned([_header("rule"), *rows], COLUMNS))
 
 

@@ -8,7 +8,7 @@ from treeopt.planner.step_parts import DRAFT, SPECULATING, STEP, VERIFY, StepPar
 from treeopt.records.engine import ChainLatency
 from treeopt.records.profile import Profile
 from treeopt.report.table import Column, aligned
-from treeopt.report.text import counted, milliseconds
+from treeopt.report.text import counted, milliseconds, milliseconds_range
 
 if TYPE_CHECKING:
     from treeopt.engines.clients.client import EngineInfo
@@ -51,7 +51,7 @@ def part_lines(parts: Sequence[StepPart]) -> list[str]:
     rows = [("parts of a step", "ms", "95 %")]
     for part in parts:
         if part.seconds is not None:
-            interval = f"{milliseconds(part.seconds.low)}-{milliseconds(part.seconds.high)}"
+            interval = milliseconds_range((part.seconds.low, part.seconds.high))
             rows.append((_part_name(part), milliseconds(part.seconds.value), interval))
     lines = aligned(rows, [Column(), Column(">"), Column(">")]) if len(rows) > 1 else []
     missing = [name for name in PARTS if any(part.part == name and part.seconds is None for part in parts)]
@@ -75,13 +75,12 @@ def _table(latency: ChainLatency, tokens: dict[int, float]) -> list[str]:
     plain_s = latency.chains[0].steps.median_s
     rows = [("draft tokens", "step, ms", "95 %", "tokens", "speedup")]
     for chain in latency.chains:
-        low, high = chain.steps.interval_s
         median_s = chain.steps.median_s
         rows.append(
             (
                 str(chain.length),
                 milliseconds(median_s),
-                f"{milliseconds(low)}-{milliseconds(high)}",
+                milliseconds_range(chain.steps.interval_s),
                 f"{tokens[chain.length]:.2f}",
                 f"{tokens[chain.length] * plain_s / median_s:.2f}",
             )

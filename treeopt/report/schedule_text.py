@@ -33,7 +33,7 @@ def _row(segment: "Segment") -> tuple[str, ...]:
     option = segment.option
     padded = f", padded to {option.verify_tokens}" if option.verify_tokens > option.tree.nodes else ""
     return (
-        rule_name(option.rule, lossy=option.lossy),
+        rule_name(option.rule),
         f"{segment.temperature:g}",
         range_text(segment.batch_sizes, "-"),
         range_text(segment.context_tokens, "-"),

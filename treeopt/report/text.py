@@ -5,6 +5,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from treeopt.records.rules import LOSSY_RULES
+
 if TYPE_CHECKING:
     from treeopt.records.latency import Estimate
     from treeopt.records.machine import Machine, Pair
@@ -19,6 +21,15 @@ def milliseconds(seconds: float) -> str:
     """
     value = 1000 * seconds
     return f"{value:.0f}" if value >= 999.5 else f"{value:#.3g}".rstrip(".")
+
+
+def milliseconds_range(ends_s: tuple[float, float]) -> str:
+    """Return both ends of an interval of seconds in milliseconds.
+
+    >>> milliseconds_range((0.001, 0.0025))
+    '1.00-2.50'
+    """
+    return "-".join(map(milliseconds, ends_s))
 
 
 def counted(number: int, noun: str) -> str:
@@ -87,13 +98,13 @@ def spread(estimate: "Estimate", scale: float = 1.0) -> str:
     return f"{value:.2f} ({low:.2f}-{high:.2f})"
 
 
-def rule_name(rule: str, *, lossy: bool) -> str:
+def rule_name(rule: str) -> str:
     """Return a rule's name as tables show it.
 
-    >>> rule_name("typical", lossy=True)
-    'typical (lossy)'
+    >>> rule_name("sequoia"), rule_name("typical")
+    ('sequoia', 'typical (lossy)')
     """
-    return f"{rule} (lossy)" if lossy else rule
+    return f"{rule} (lossy)" if rule in LOSSY_RULES else rule
 
 
 def percent_floor(probability: float) -> str:
