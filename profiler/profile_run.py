@@ -101,7 +101,8 @@ class Measurement:
         self._fastest_tree = fastest_tree
         self._tokens: list[int] = np.concatenate([np.asarray(prompt) for prompt in prompts]).tolist()
         self._processes = processes or Processes()
-        self._clock, self._drafters = clock, drafters
+        self._drafters = drafters
+        self._recorder = Recorder(clock, checkpoint)
         self._contexts = settings.acceptance_contexts
         self.budget = budget
         """None if a fixed amount is measured."""
@@ -113,9 +114,7 @@ class Measurement:
         """That of the least certain plan; None if nothing was planned."""
         self.choice_confidence: float | None = None
         """Probability that the choice among several drafters is within 1 % of the fastest; None if none was made."""
-        self._latency_grid = LatencyGrid(
-            target, draft, self._tokens, settings, clock=clock, checkpoint=checkpoint, load=load
-        )
+        self._latency_grid = LatencyGrid(target, draft, self._tokens, settings, self._recorder, load=load)
 
     def profile(
         self,
@@ -304,7 +303,7 @@ class Measurement:
             tokens=self._tokens,
             settings=self._settings,
             positions=positions,
-            recorder=Recorder(self._clock, self._checkpoint),
+            recorder=self._recorder,
             deadline=deadline,
             categories=self._categories,
             hidden=self._hidden,
@@ -332,8 +331,7 @@ class Measurement:
     def _prefill_timer(self, tick: Tick) -> PrefillTimer:
         contexts = self._contexts or self._settings.context_tokens
         longest = max(*contexts, *map(len, self._prompts))
-        recorder = Recorder(self._clock, self._checkpoint, tick)
-        return PrefillTimer(self._target, self._draft, self._tokens, longest, recorder)
+        return PrefillTimer(self._target, self._draft, self._tokens, longest, replace(self._recorder, tick=tick))
 
     def _count_acceptance(self, positions: int) -> tuple[MeasuredAcceptance, ...]:
         if self._draft is None:

@@ -29,6 +29,7 @@ from treeopt.profiler.budget import Deadline
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.memory import release_memory
 from treeopt.profiler.latency.point import PointTimer
+from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.machine import describe_machine, now
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.machine import Machine
@@ -135,7 +136,7 @@ def measure_latencies(
     """Return the latencies of a pair at every operating point; the context is every token of the vocabulary in order."""
     context = range(target.config.vocabulary)
     clock = clock_for(target.device)
-    grid = LatencyGrid(target, draft, context, settings, clock=clock, checkpoint=Checkpoint(None, ""))
+    grid = LatencyGrid(target, draft, context, settings, Recorder(clock, Checkpoint(None, "")))
     if budget_s is None:
         return grid.measure(lambda: None)
     point_s = budget_s / len(grid.points())

@@ -7,8 +7,6 @@ from functools import partial
 import numpy as np
 
 from treeopt.errors import TreeoptError
-from treeopt.profiler.checkpoint import Checkpoint
-from treeopt.profiler.clock import Clock
 from treeopt.profiler.latency.curve import LIMIT
 from treeopt.profiler.latency.load import CpuLoadReader
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
@@ -28,8 +26,7 @@ class LatencyGrid:
         target, draft: the models; None for a target alone.
         tokens: token ids that contexts are made of.
         settings: the operating points, and how much to measure.
-        clock: times the calls.
-        checkpoint: where every sample is stored at once.
+        recorder: times the calls and stores the samples.
         load: makes a reader of the load of other programs; None for no reading.
     """
 
@@ -39,15 +36,14 @@ class LatencyGrid:
         draft: LanguageModel | None,
         tokens: Sequence[int],
         settings: Settings,
+        recorder: Recorder,
         *,
-        clock: Clock,
-        checkpoint: Checkpoint,
         load: Callable[[], CpuLoadReader] | None = None,
     ) -> None:
         self._target, self._draft = target, draft
         self._tokens = np.asarray(tokens)
         self._settings = settings
-        self._clock, self._checkpoint = clock, checkpoint
+        self._recorder, self._checkpoint = recorder, recorder.checkpoint
         self._load = load
 
     @property
@@ -123,7 +119,7 @@ class LatencyGrid:
             tokens,
             point,
             self._settings,
-            Recorder(self._clock, self._checkpoint, tick),
+            replace(self._recorder, tick=tick),
             load=None if self._load is None else self._load(),
         )
 

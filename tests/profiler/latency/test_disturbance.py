@@ -60,7 +60,7 @@ def measure(make_model, busy, settings=SETTINGS, *, checkpoint=None, read_load=T
     machine, target, draft = machine_and_pair(make_model, CONTEXTS, SharedMachine, busy=busy)
     checkpoint = checkpoint or Checkpoint(None, "")
     load = (lambda: machine) if read_load else None
-    grid = LatencyGrid(target, draft, [1, 2], settings, clock=machine, checkpoint=checkpoint, load=load)
+    grid = LatencyGrid(target, draft, [1, 2], settings, Recorder(machine, checkpoint), load=load)
     (latency,) = grid.measure(lambda: None)
     return machine, latency, checkpoint
 

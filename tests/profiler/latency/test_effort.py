@@ -14,7 +14,7 @@ from treeopt.profiler.latency.curve import PILOT_ROUNDS
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.profiler.latency.point import COARSE_TOKENS, COARSE_WIDTH
-from treeopt.profiler.latency.rounds import coarse_points
+from treeopt.profiler.latency.rounds import Recorder, coarse_points
 from treeopt.profiler.latency.steps import HOST_STEPS
 from treeopt.runtime.decoding.step import Stepper
 
@@ -38,7 +38,7 @@ class CoarseRun:
         options = {"verify": verify, "draft": draft, "sigma": 0.03}
         self.machine, target, draft = machine_and_pair(make_model, (CONTEXT,), **options)
         self.checkpoint = checkpoint or Checkpoint(None, "")
-        grid = LatencyGrid(target, draft, [1, 2], SETTINGS, clock=self.machine, checkpoint=self.checkpoint)
+        grid = LatencyGrid(target, draft, [1, 2], SETTINGS, Recorder(self.machine, self.checkpoint))
         deadline = self.deadline(coarse_s)
         (self.timer,) = grid.time_points(lambda timer: timer.coarse(lambda _: nullcontext(), deadline), int).values()
 
@@ -164,7 +164,7 @@ def test_fixed_rounds_alternate_in_blocks(make_model):
     checkpoint, kinds = Checkpoint(None, ""), []
     append = checkpoint.append
     checkpoint.append = lambda kind, *rest: kinds.append(kind.split()[0]) or append(kind, *rest)
-    LatencyGrid(target, draft, [1, 2], settings, clock=machine, checkpoint=checkpoint).measure(int)
+    LatencyGrid(target, draft, [1, 2], settings, Recorder(machine, checkpoint)).measure(int)
     kinds = [kind for kind in kinds if kind != "host"]
     turns = [kind for kind, before in zip(kinds, [None, *kinds], strict=False) if kind != before]
     assert turns == ["verify", "draft", *["verify", "draft", "step"] * 3]
@@ -182,7 +182,7 @@ def test_host_overhead_is_timed_separately(make_model, monkeypatch):
     machine, target, draft = machine_and_pair(make_model, (CONTEXT,))
     machine.now_s = lambda: seconds[0]
     settings = Settings(context_tokens=(CONTEXT,), max_tokens=4, rounds=2)
-    grid = LatencyGrid(target, draft, [1, 2], settings, clock=machine, checkpoint=Checkpoint(None, ""))
+    grid = LatencyGrid(target, draft, [1, 2], settings, Recorder(machine, Checkpoint(None, "")))
     (latency,) = grid.measure(int)
     assert set(latency.host.samples_s) == {0.25}
     assert len(latency.host.samples_s) == HOST_STEPS * len([tree for tree in PROBE_TREES if tree.nodes <= 4])

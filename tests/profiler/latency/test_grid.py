@@ -27,7 +27,7 @@ def measure(make_model, settings=SETTINGS, checkpoint=None, change=lambda _: Non
     machine, target, draft = machine_and_pair(make_model, CONTEXTS, **options)
     change((machine, target, draft))
     checkpoint = checkpoint or Checkpoint(None, "")
-    grid = LatencyGrid(target, draft, [1, 2, 3], settings, clock=machine, checkpoint=checkpoint)
+    grid = LatencyGrid(target, draft, [1, 2, 3], settings, Recorder(machine, checkpoint))
     return machine, grid.measure(lambda: None)
 
 
@@ -52,7 +52,7 @@ class TestLatencies:
         sampled = {"rules": ("sequoia", "target"), "samplings": (Sampling(0.8), GREEDY)}
         settings, ticks = replace(SMALL, max_tokens=8, batch_sizes=(1,), **sampled), []
         draft = draft if with_draft else None
-        grid = LatencyGrid(target, draft, [1, 2, 3], settings, clock=machine, checkpoint=Checkpoint(None, ""))
+        grid = LatencyGrid(target, draft, [1, 2, 3], settings, Recorder(machine, Checkpoint(None, "")))
         calls = grid.calls
         grid.measure(lambda: ticks.append(1))
         assert len(ticks) == calls
@@ -197,14 +197,14 @@ class TestMemory:
             rounds=7,
         )
         checkpoint, clock = Checkpoint(None, ""), FakeClock(lambda: 1e-3, WarmUp())
-        LatencyGrid(*pair, [1, 2], settings, clock=clock, checkpoint=checkpoint).measure(lambda: None)
+        LatencyGrid(*pair, [1, 2], settings, Recorder(clock, checkpoint)).measure(lambda: None)
         PrefillTimer(*pair, [1, 2], 40, Recorder(clock, checkpoint)).measure(3)
         assert most == {"large": 2 * batch, "small": batch}
 
     def test_batch_that_does_not_fit_is_refused_before_anything_is_timed(self, make_model, monkeypatch):
         machine, *pair = machine_and_pair(make_model, CONTEXTS)
         settings = replace(SMALL, batch_sizes=(1, 3, 100_000))
-        grid = LatencyGrid(*pair, [1], settings, clock=machine, checkpoint=Checkpoint(None, ""))
+        grid = LatencyGrid(*pair, [1], settings, Recorder(machine, Checkpoint(None, "")))
         monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 5e6)
         with pytest.raises(OutOfMemoryError, match=r"batch_size: expected at most \d+, because each sequence takes"):
             grid.measure(lambda: None)
