@@ -99,7 +99,6 @@ def _plan_text(args: SolveOptions, planned: ProfilePlan, tree: TreeFile, categor
     """Return the tables and a diagram of the tree, if the drafter has one."""
     text = plan_text(
         planned,
-        level_width=args.plan.level_width,
         new_tokens=args.new_tokens,
         category=args.category,
         categories=categories,

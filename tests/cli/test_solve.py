@@ -20,6 +20,7 @@ from tests.cli.invented import (
     succeed,
 )
 from treeopt.planner import Confidence, Plan, plan, schedule
+from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
 from treeopt.report.plan_text import conclusions
@@ -73,9 +74,13 @@ class TestTable:
 
 class TestBound:
     def test_bound_is_rounded_up(self) -> None:
-        result = plan(invented(), 16)
+        profile = invented()
+        result = plan(profile, 16)
         loose = replace(result, fastest=replace(result.fastest, bound=1.0041 * result.fastest.speedup))
-        assert conclusions(loose)[1] == "No tree of up to 16 nodes and depth 4 can be more than 0.5 % faster."
+        assert (
+            conclusions(ProfilePlan(profile=profile, plan=loose))[1]
+            == "No tree of up to 16 nodes and depth 4 can be more than 0.5 % faster."
+        )
 
     def test_bound_names_the_width_limit(self, folder: Path) -> None:
         assert "No tree of up to 32 nodes, 2 to a level, and depth 4 " in solved(folder, invented(), "--level-width", 2)

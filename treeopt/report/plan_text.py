@@ -11,7 +11,7 @@ from treeopt.report.table import PREDICTED, PREDICTED_COLUMNS, Column, aligned, 
 from treeopt.report.text import counted, percent_floor, rule_name, subject
 
 if TYPE_CHECKING:
-    from treeopt.planner import Option, Plan
+    from treeopt.planner import Option, Plan, PlanRequest
     from treeopt.planner.categories import CategoryPlans
     from treeopt.planner.profile_plan import ProfilePlan
     from treeopt.records.profile import Profile
@@ -22,7 +22,6 @@ COLUMNS = (Column(least=9), Column(">", least=5), Column(">", least=5, gap=1), *
 def plan_text(
     planned: "ProfilePlan",
     *,
-    level_width: int | None = None,
     new_tokens: int | None = None,
     category: str | None = None,
     categories: "CategoryPlans | None" = None,
@@ -31,7 +30,6 @@ def plan_text(
 
     Args:
         planned: the plan, and what else follows from the profile.
-        level_width: most nodes of any level; None for no limit.
         new_tokens: length of the sequences that are planned for; None for those measured.
         category: of the prompts that are planned for; None for all of the profile.
         categories: the best option for each, if the profile has several.
@@ -43,7 +41,7 @@ def plan_text(
     if len(plan.rules) > 1:
         blocks.append(rules_table(plan))
     if profile.has_draft_model:
-        blocks.append("\n".join(conclusions(plan, level_width)))
+        blocks.append("\n".join(conclusions(planned)))
     if planned.drafters:
         blocks.append(drafters_table(planned.drafters, plan.objective))
     if planned.over_contexts:
@@ -99,14 +97,10 @@ def rules_table(plan: "Plan") -> str:
     return "\n".join(aligned([_header("rule"), *rows], COLUMNS))
 
 
-def conclusions(plan: "Plan", level_width: int | None = None) -> list[str]:
-    """Return sentences: the choice, how much faster other trees can be, how certain that is, and what was smoothed.
-
-    Args:
-        plan: what was planned.
-        level_width: most nodes of any level; None for no limit.
-    """
-    sentences = [_verdict(plan), _optimality(plan, level_width)]
+def conclusions(planned: "ProfilePlan") -> list[str]:
+    """Return sentences: the choice, how much faster other trees can be, how certain that is, and what was smoothed."""
+    plan = planned.plan
+    sentences = [_verdict(plan), _optimality(plan, planned.request)]
     if plan.objective == "speed":
         chance = percent_floor(plan.confidence.probability).capitalize()
         sentences.append(
@@ -151,10 +145,10 @@ def _verdict(plan: "Plan") -> str:
     return f"Fastest: {shape}, {choice.speedup.value:.2f}x plain decoding."
 
 
-def _optimality(plan: "Plan", level_width: int | None) -> str:
+def _optimality(plan: "Plan", request: "PlanRequest") -> str:
     """Return how much faster any other tree can be, rounded up."""
     solved = plan.solution
-    width = "" if level_width is None else f", {level_width} to a level,"
+    width = "" if request.level_widths is None else f", {request.level_widths} to a level,"
     trees = f"No tree of up to {solved.max_nodes} nodes{width} and depth {solved.max_depth}{under_rule(plan)}"
     if plan.objective == "tokens":
         return f"{trees} yields more."

@@ -68,6 +68,11 @@ def test_every_input_has_its_section(whole: Page, whole_text: str) -> None:
     assert len(whole_text.encode()) < MAX_BYTES
 
 
+def test_sentences_name_the_width_limit() -> None:
+    (speed, *_) = sections(Contents(planned=planned(level_widths=2)))
+    assert any(", 2 to a level, and depth 4 " in sentence for sentence in speed.sentences)
+
+
 def test_page_loads_nothing_else(whole: Page) -> None:
     for tag, attributes, _ in whole.elements:
         assert not {"src", "srcset", "action", "style", "background", "poster"} & set(attributes), tag

@@ -64,7 +64,7 @@ def _speed(planned: ProfilePlan, conditions: str) -> Section:
     return Section(
         name="speed",
         title="Speed of every tree",
-        sentences=tuple(conclusions(plan)),
+        sentences=tuple(conclusions(planned)),
         figures=(PageFigure.of("map", map_panel(plan), caption),),
         tables=_filled(
             Table.of("candidates", "Plain decoding, chain, tree and budgets", plan.to_records()),
