@@ -124,7 +124,7 @@ class TestSizes:
         model = AdapterModel(transformers.AutoModelForCausalLM.from_config(config), name="gemma4")
         cache = new_cache(model, 20)
         model.prefill(random_tokens(5), cache)
-        assert model.cache_bytes(20) == sum(entries.nbytes for entries in cache.store.entries(0))
+        assert model.cache_bytes(20) == sum(entries[0].nbytes for entries in cache.store.entries)
 
     def test_several_end_tokens(self):
         model = random_model("llama")

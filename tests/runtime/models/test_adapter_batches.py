@@ -45,7 +45,7 @@ def compare_batch(model, caches, trees, order=range(5)):
     """Compare outputs and cache entries of one pass over sequences with those of a pass over each."""
     inputs = [prefill(model, caches, trees)[number] for number in order]
     batched = model.forward(inputs, REQUESTED_STATES)
-    batched_entries = [[entries.clone() for entries in cache.store.entries(cache.index)] for cache in caches]
+    batched_entries = [[entries[cache.index].clone() for entries in cache.store.entries] for cache in caches]
     last = model.forward(inputs, REQUESTED_STATES, last_only=True)
     for sequence, *outputs in zip(inputs, batched, last, strict=True):
         for output, last_only in zip(outputs, (False, True), strict=True):
@@ -53,8 +53,8 @@ def compare_batch(model, caches, trees, order=range(5)):
             torch.testing.assert_close(output, expected, **CLOSE)
     for number in order:
         used, cache = LENGTHS[number] + 1 + trees[number].nodes, caches[number]
-        for entries, expected in zip(batched_entries[number], cache.store.entries(cache.index), strict=True):
-            torch.testing.assert_close(entries[:, :used], expected[:, :used], **CLOSE)
+        for entries, expected in zip(batched_entries[number], cache.store.entries, strict=True):
+            torch.testing.assert_close(entries[:, :used], expected[cache.index, :, :used], **CLOSE)
 
 
 @pytest.fixture(scope="module")

@@ -32,8 +32,8 @@ def prefilled(model, caches, seed):
     for number, (cache, length, tree) in enumerate(zip(caches, LENGTHS, UNEQUAL, strict=True)):
         cache.clear()
         model.prefill(random_tokens(length + 1, seed + number), cache)
-        for entries in cache.store.entries(cache.index):
-            entries[:, cache.length :] = 50.0
+        for entries in cache.store.entries:
+            entries[cache.index, :, cache.length :] = 50.0
         inputs.append(SequenceInput(cache, random_tokens(tree.nodes, seed + number), PassNodes.whole(tree)))
     return inputs
 

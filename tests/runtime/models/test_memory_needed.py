@@ -165,14 +165,14 @@ class TestFree:
 class TestModels:
     def test_cache_bytes_of_built_in_models(self, target):
         for model in (target, limit_draft(target, range(20), 23)):
-            assert 3 * model.cache_bytes(50) == model.new_caches(50, 3)[0].store.entries.nbytes
+            assert 3 * model.cache_bytes(50) == model.new_caches(50, 3)[0].store.entries[0].nbytes
 
     def test_cache_bytes_of_adapters(self, make_checkpoint):
         pytest.importorskip("transformers", reason="needs the hf extra")
         model = load_adapter(make_checkpoint(seed=1))
         cache = new_cache(model, 50)
         model.prefill(torch.tensor(PROMPT), cache)
-        assert model.cache_bytes(50) == sum(entries.nbytes for entries in cache.store.entries(0))
+        assert model.cache_bytes(50) == sum(entries[0].nbytes for entries in cache.store.entries)
 
     def test_model_of_unknown_sizes_counts_only_its_logits(self):
         assert estimate(Table.random(0, 4), None, None, 20).total() == 4 * 4

@@ -230,14 +230,14 @@ class TestBatches:
         runs, caches = graph_runner(target), target.new_caches(64, 4)
         for cache in caches:
             target.prefill(random_tokens(20), cache)
-        before = caches[0].store.entries[..., :64, :].clone()
+        before = caches[0].store.entries[0][..., :64, :].clone()
         for _ in range(3):
             sequence = SequenceInput(caches[2], random_tokens(4), PassNodes.whole(level_widths([3])))
             runs.forward(
                 [sequence, sequence._replace(cache=caches[0], tokens=random_tokens(1), nodes=PassNodes.chain(1))]
             )
         assert runs.captured == [PaddedBatch(0, 4, 4, 32)]
-        after = caches[0].store.entries[..., :64, :]
+        after = caches[0].store.entries[0][..., :64, :]
         assert torch.equal(after[:, :, [1, 3]], before[:, :, [1, 3]])
         assert torch.equal(after[:, :, 0, :, 21:], before[:, :, 0, :, 21:])
         assert after.isfinite().all()
@@ -300,10 +300,11 @@ class TestCaptures:
     def test_capture_changes_no_committed_entry(self, target):
         cache = new_cache(target, 64)
         target.prefill(random_tokens(20), cache)
-        before = cache.store.entries.clone()
+        (entries,) = cache.store.entries
+        before = entries.clone()
         run_nodes(graph_runner(target), cache, nodes_by_level(level_widths([3, 2])) * 3, random_tokens(6))
-        assert torch.equal(cache.store.entries[..., :20, :], before[..., :20, :])
-        assert cache.store.entries.isfinite().all()
+        assert torch.equal(entries[..., :20, :], before[..., :20, :])
+        assert entries.isfinite().all()
         assert cache.length == 20
 
 

@@ -11,9 +11,9 @@ transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 from treeopt import bundled
 from treeopt.errors import TreeoptError
 from treeopt.runtime.models.hf import load_adapter
-from treeopt.runtime.models.hf.cache import AdapterCache, AdapterStore
 from treeopt.runtime.models.hf.checks import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask
 from treeopt.runtime.models.hf.model import AdapterModel
+from treeopt.runtime.models.kv_cache import KVCache, KVStore
 from treeopt.runtime.models.model import NO_STATES, Output, Outputs
 from treeopt.runtime.models.nodes import PassNodes
 
@@ -71,11 +71,11 @@ class WithoutPositions(WithChangedInput):
 
 class WithWrongCommit(AdapterModel):
     def new_caches(self, capacity, sequences):
-        store = AdapterStore(sequences, capacity)
+        store = KVStore(sequences, capacity)
         return [CommitsTheFirstNodes(store, index) for index in range(sequences)]
 
 
-class CommitsTheFirstNodes(AdapterCache):
+class CommitsTheFirstNodes(KVCache):
     def commit(self, path):
         super().commit(range(len(path)))
 

@@ -1,7 +1,7 @@
 """Keys and values of several sequences in preallocated memory."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,25 +18,41 @@ class KVStore:
     Each sequence has one slot more than its capacity: captured passes write their padding there, and nothing reads it.
 
     Args:
-        store: (2, layers, sequences, key_value_heads, capacity + 1, head_size), keys and values.
-        rotations: complex64 (positions, 1, head_size / 2), of every position that a token in the cache can have.
+        sequences: number of sequences.
+        capacity: slots per sequence.
+        rotations: complex64 (positions, 1, head_size / 2), of every position that a token in the cache can have; none if
+            the model rotates queries and keys by itself.
     """
 
-    def __init__(self, store: Tensor, rotations: Tensor) -> None:
-        self.entries = store
-        self.sequences, self.capacity = store.shape[2], store.shape[4] - 1
-        self.layers: list[tuple[Tensor, Tensor]] = list(zip(store[0], store[1], strict=True))
-        """One (keys, values) pair per layer, each (sequences, key_value_heads, capacity + 1, head_size)."""
-        self.rotations = rotations  # a captured graph reads this memory
+    def __init__(self, sequences: int, capacity: int, rotations: Tensor | None = None) -> None:
+        self.sequences, self.capacity = sequences, capacity
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+        """(keys, values) by layer, each (sequences, key_value_heads, capacity + 1, head_size)."""
+        self.entries: list[Tensor] = []
+        """The same memory in as few tensors as it was allocated in, each (…, sequences, heads, capacity + 1, size)."""
+        self.rotations = torch.empty(0) if rotations is None else rotations  # a captured graph reads this memory
 
     @classmethod
     def empty(
         cls, config: ModelConfig, capacity: int, sequences: int, *, rotations: Rotations, dtype: torch.dtype
     ) -> "KVStore":
-        """Return a store with `capacity` slots per sequence."""
-        shape = (2, config.layers, sequences, config.key_value_heads, capacity + 1, config.head_size)
+        """Return a store with `capacity` slots per sequence, all layers in one tensor."""
         reachable = min(capacity, 2 * config.max_positions)  # a tree may be as deep as its sequence is long
-        return cls(torch.zeros(shape, dtype=dtype, device=rotations.device), rotations.up_to(reachable))
+        store = cls(sequences, capacity, rotations.up_to(reachable))
+        shape = (2, config.layers, sequences, config.key_value_heads, capacity + 1, config.head_size)
+        keys, values = entries = torch.zeros(shape, dtype=dtype, device=rotations.device)
+        store.layers.update(enumerate(zip(keys, values, strict=True)))
+        store.entries.append(entries)
+        return store
+
+    def add_layer(self, index: int, key: Tensor, value: Tensor) -> None:
+        """Allocate a layer for keys and values like these, (batch, heads, n, size)."""
+        # zeros, because a batched pass reads masked slots
+        keys, values = (
+            new.new_zeros((self.sequences, new.shape[1], self.capacity + 1, new.shape[3])) for new in (key, value)
+        )
+        self.layers[index] = keys, values
+        self.entries += [keys, values]
 
     @staticmethod
     def sequence_bytes(config: ModelConfig, capacity: int, dtype: torch.dtype) -> int:
@@ -61,28 +77,44 @@ class KVCache(SequenceCache):
     def __init__(self, store: KVStore, index: int) -> None:
         super().__init__(store.capacity)
         self.store, self.index = store, index
-        self.layers = [(keys[index : index + 1], values[index : index + 1]) for keys, values in store.layers]
-        """One (keys, values) pair per layer, each (1, key_value_heads, capacity + 1, head_size)."""
-        self._entries = store.entries[:, :, index]
-        on_cpu = store.entries.device.type == "cpu"
-        # what `commit` moves; on the CPU as bytes, since numpy copies faster than torch and lacks bfloat16
-        self._movable: Any = self._entries.view(torch.uint8).numpy() if on_cpu else self._entries
-        self._move_context = nullcontext if on_cpu else torch.inference_mode
 
     @property
     def rotations(self) -> Tensor:
         """complex64 (positions, 1, head_size / 2)."""
         return self.store.rotations
 
+    @cached_property
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """One (keys, values) pair per layer, each (1, key_value_heads, capacity + 1, head_size)."""
+        own = slice(self.index, self.index + 1)
+        return [(keys[own], values[own]) for keys, values in self.store.layers.values()]
+
+    @cached_property
+    def _movable(self) -> list[Any]:
+        """What `commit` moves, each (…, heads, capacity + 1, size); all layers exist when nodes have been fed."""
+        return [movable_entries(entries[..., self.index, :, :, :]) for entries in self.store.entries]
+
     def commit(self, path: Sequence[int]) -> None:
-        count = len(path)
+        first, count = self.length, len(path)
         if path[-1] != count - 1:  # otherwise the path is already in place
-            with self._move_context():
-                for slot, node in enumerate(path):  # in ascending order no node is overwritten before it has moved
-                    if slot != node:
-                        self._movable[:, :, :, self.length + slot] = self._movable[:, :, :, self.length + node]
+            for entries in self._movable:
+                if isinstance(entries, Tensor):
+                    with torch.inference_mode():
+                        slots = torch.tensor([first + node for node in path])
+                        nodes = entries.index_select(-2, slots.to(entries.device, non_blocking=True))
+                        entries[..., first : first + count, :] = nodes
+                else:
+                    for slot, node in enumerate(path):  # in ascending order no node is overwritten before it has moved
+                        if slot != node:
+                            entries[..., first + slot, :] = entries[..., first + node, :]
         self.length += count
 
     @torch.inference_mode()
     def _zero_nodes(self) -> None:
-        self._entries[:, :, :, self.length :] = 0
+        for entries in self.store.entries:
+            entries[..., self.index, :, self.length :, :] = 0
+
+
+def movable_entries(entries: Tensor) -> Any:
+    """Return entries as `commit` moves them: on the CPU as bytes, since numpy copies faster than torch and lacks bfloat16."""
+    return entries.view(torch.uint8).numpy() if entries.device.type == "cpu" else entries

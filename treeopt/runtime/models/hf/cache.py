@@ -1,4 +1,4 @@
-"""Keys and values of a transformers model in preallocated slots."""
+"""The cache of a transformers model: a view of preallocated keys and values during one pass."""
 
 import inspect
 from collections.abc import Sequence
@@ -10,71 +10,14 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from treeopt.runtime.models.model import SequenceCache, SequenceInput
+from treeopt.runtime.models.kv_cache import KVStore
+from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.padded_batch import PaddedBatch, PaddedPass, index_slots
 
 
 def cache_argument(model: Any) -> str:
     """Return the name of a model's argument for its cache, which transformers 5.24 renamed."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-
-
-class AdapterStore:
-    """The keys and values of several sequences in all layers.
-
-    Each sequence has one slot more than its capacity: captured passes write their padding there, and nothing reads it.
-    """
-
-    def __init__(self, sequences: int, capacity: int) -> None:
-        self.sequences, self.capacity = sequences, capacity
-        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
-        """(keys, values) by layer, each (sequences, heads, capacity + 1, size), allocated in the layer's first pass."""
-
-    def layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a layer's entries, allocated for keys and values shaped like these, (batch, heads, n, size)."""
-        if index not in self.layers:
-            self.layers[index] = self._allocate(keys), self._allocate(values)
-        return self.layers[index]
-
-    def _allocate(self, states: Tensor) -> Tensor:
-        # zeros, because a batched pass reads masked slots
-        return states.new_zeros((self.sequences, states.shape[1], self.capacity + 1, states.shape[3]))
-
-    def entries(self, index: int) -> list[Tensor]:
-        """Return a sequence's keys and values in all layers, each (heads, capacity + 1, size)."""
-        return [entries[index] for layer in self.layers.values() for entries in layer]
-
-    def caches(self) -> list["AdapterCache"]:
-        """Return a cache per sequence."""
-        return [AdapterCache(self, index) for index in range(self.sequences)]
-
-
-class AdapterCache(SequenceCache):
-    """The keys and values of one sequence.
-
-    Args:
-        store: contains them.
-        index: of the sequence in the store.
-    """
-
-    store: AdapterStore
-
-    def __init__(self, store: AdapterStore, index: int) -> None:
-        super().__init__(store.capacity)
-        self.store, self.index = store, index
-
-    @torch.inference_mode()
-    def commit(self, path: Sequence[int]) -> None:
-        if path[-1] != len(path) - 1:  # otherwise the path is already in place
-            first, offsets = self.length, torch.tensor(path)
-            for entries in self.store.entries(self.index):
-                entries[:, first : first + len(path)] = entries.index_select(1, first + offsets.to(entries.device))
-        self.length += len(path)
-
-    @torch.inference_mode()
-    def _zero_nodes(self) -> None:
-        for entries in self.store.entries(self.index):
-            entries[:, self.length :] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +67,15 @@ class PassLayer(CacheLayerMixin):
 
     is_sliding = False
 
-    def __init__(self, store: AdapterStore, index: int, slots: PassSlots) -> None:
+    def __init__(self, store: KVStore, index: int, slots: PassSlots) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._store, self._index, self._slots = store, index, slots
         self._used = slots.batch.kv_length - slots.batch.tokens
         self.is_initialized = False
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self._store.layer(self._index, key_states, value_states)
+        if self._index not in self._store.layers:
+            self._store.add_layer(self._index, key_states, value_states)
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -158,7 +102,7 @@ class PassLayer(CacheLayerMixin):
 class PassCache(Cache):
     """The store of a pass as the cache of a transformers model."""
 
-    def __init__(self, store: AdapterStore, slots: PassSlots) -> None:
+    def __init__(self, store: KVStore, slots: PassSlots) -> None:
         indices = count()
 
         def new_layer() -> PassLayer:

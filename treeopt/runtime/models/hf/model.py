@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from treeopt.runtime.models.hf.cache import AdapterCache, AdapterStore, PassCache, PassSlots, cache_argument
+from treeopt.runtime.models.hf.cache import PassCache, PassSlots, cache_argument
 from treeopt.runtime.models.hf.sizes import read_adapter_sizes
+from treeopt.runtime.models.kv_cache import KVCache, KVStore
 from treeopt.runtime.models.model import (
     NO_STATES,
     HiddenStates,
@@ -74,8 +75,8 @@ class AdapterModel:
         """Devices of its weights, such as `cpu` and `disk`; empty without a device map."""
         return tuple(dict.fromkeys(str(device) for device in getattr(self._model, "hf_device_map", {}).values()))
 
-    def new_caches(self, capacity: int, sequences: int) -> list[AdapterCache]:
-        return AdapterStore(sequences, capacity).caches()
+    def new_caches(self, capacity: int, sequences: int) -> list[KVCache]:
+        return KVStore(sequences, capacity).caches()
 
     def cache_bytes(self, capacity: int) -> int:
         return self.dtype.itemsize * self.config.cached_numbers * (capacity + 1)
@@ -85,14 +86,12 @@ class AdapterModel:
 
     @torch.inference_mode()
     def prefill(
-        self, tokens: Tensor, cache: AdapterCache, requested_states: RequestedStates = NO_STATES
+        self, tokens: Tensor, cache: KVCache, requested_states: RequestedStates = NO_STATES
     ) -> HiddenStates | None:
         run_chunk = partial(self._run_chunk, cache=cache, requested_states=requested_states)
         return prefill_in_chunks(tokens, cache, run_chunk, requested_states)
 
-    def _run_chunk(
-        self, chunk: Tensor, *, cache: AdapterCache, requested_states: RequestedStates
-    ) -> HiddenStates | None:
+    def _run_chunk(self, chunk: Tensor, *, cache: KVCache, requested_states: RequestedStates) -> HiddenStates | None:
         """Run a pass over tokens after the committed ones without computing logits."""
         inputs = [SequenceInput.causal(cache, chunk)]
         slots = PassSlots.of(inputs, PaddedBatch.of(inputs, [0]))
