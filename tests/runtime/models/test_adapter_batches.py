@@ -148,8 +148,8 @@ class WithPositionsOfTheFirst(AdapterModel):
 class WithoutMask(AdapterModel):
     """Shows every sequence all slots."""
 
-    def _build_mask(self, inputs, batch, rows):
-        mask = super()._build_mask(inputs, batch, rows)
+    def _build_mask(self, inputs, batch, numbers):
+        mask = super()._build_mask(inputs, batch, numbers)
         return torch.zeros_like(mask) if len(inputs) > 1 else mask
 
 

@@ -141,7 +141,7 @@ class TestPasses:
             logits = runs.forward([SequenceInput.causal(cache, tokens[position : position + 1])]).logits
             assert_close(logits[0], expected[position])
             cache.length += 1
-        assert runs.captured == [PaddedBatch(0, 1, 1, 16), PaddedBatch(0, 1, 1, 32), PaddedBatch(0, 1, 1, 64)]
+        assert runs.captured == [PaddedBatch(1, 1, 16), PaddedBatch(1, 1, 32), PaddedBatch(1, 1, 64)]
 
     def test_half_precision(self, target_folder):
         model, tree, prompt = load_model(target_folder, dtype=torch.bfloat16), level_widths([3, 2]), random_tokens(20)
@@ -236,7 +236,7 @@ class TestBatches:
             runs.forward(
                 [sequence, sequence._replace(cache=caches[0], tokens=random_tokens(1), nodes=PassNodes.chain(1))]
             )
-        assert runs.captured == [PaddedBatch(0, 4, 4, 32)]
+        assert runs.captured == [PaddedBatch(4, 4, 32)]
         after = caches[0].store.entries[0][..., :64, :]
         assert torch.equal(after[:, :, [1, 3]], before[:, :, [1, 3]])
         assert torch.equal(after[:, :, 0, :, 21:], before[:, :, 0, :, 21:])
@@ -255,7 +255,7 @@ class TestCaptures:
         runs, cache = graph_runner(target, 20), garbage_cache(target, random_tokens(5), 40)
         for nodes in (PassNodes.chain(2), PassNodes.chain(3), PassNodes.chain(2), PassNodes.whole(level_widths([1]))):
             runs.forward([SequenceInput(cache, random_tokens(nodes.rows), nodes)])
-        assert runs.captured == [PaddedBatch(0, 1, 2, 16), PaddedBatch(0, 1, 4, 16)]
+        assert runs.captured == [PaddedBatch(1, 2, 16), PaddedBatch(1, 4, 16)]
 
     def test_trees_of_one_shape_share_a_graph(self, target):
         parents = ([-1, 0, 0, 0, 1, 1, 3], [-1, 0, 0, 0, 1, 2, 3], [-1, 0, 0, 0, 2, 2, 2])
@@ -283,7 +283,7 @@ class TestCaptures:
             for _ in range(2):
                 expected = eager_logits(target, random_tokens(length), [PassNodes.chain(3)], tokens)
                 assert_close(runs.forward([SequenceInput.causal(cache, tokens)]).logits, expected)
-            assert runs.captured == [PaddedBatch(0, 1, 4, 16)]
+            assert runs.captured == [PaddedBatch(1, 4, 16)]
 
     def test_pass_that_cannot_be_captured_runs_eagerly(self, target, monkeypatch):
         def fail(*_):

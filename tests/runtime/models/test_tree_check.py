@@ -39,8 +39,8 @@ def random_model(config):
 
 
 class WithoutMask(AdapterModel):
-    def _build_mask(self, inputs, batch, rows):
-        mask = super()._build_mask(inputs, batch, rows)
+    def _build_mask(self, inputs, batch, numbers):
+        mask = super()._build_mask(inputs, batch, numbers)
         if isinstance(mask, dict):
             return {kind: torch.zeros_like(layer_mask) for kind, layer_mask in mask.items()}
         return None if mask is None else torch.zeros_like(mask)
@@ -118,11 +118,11 @@ class WithoutWindow(AdapterModel):
 
     more = 10_000
 
-    def _build_mask(self, inputs, batch, rows):
+    def _build_mask(self, inputs, batch, numbers):
         true = self.config
         self.config = replace(true, sliding_window=true.sliding_window + self.more)
         try:
-            return super()._build_mask(inputs, batch, rows)
+            return super()._build_mask(inputs, batch, numbers)
         finally:
             self.config = true
 

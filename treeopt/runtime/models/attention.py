@@ -1,7 +1,7 @@
 """Attention of a pass: where its keys and values are written, and which slots each token attends to."""
 
 from collections.abc import Sequence
-from copy import copy
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -61,9 +61,10 @@ def build_attention(inputs: Sequence[SequenceInput]) -> PassAttention:
         return SequenceAttention.of(inputs[0])
     store = inputs[0].cache.store
     if all(sequence.cache.store is store for sequence in inputs):
-        batch = PaddedBatch.of(inputs, [sequence.cache.index for sequence in inputs])
+        indices = [sequence.cache.index for sequence in inputs]
+        batch = PaddedBatch.of(inputs, max(indices) + 1 - min(indices))
         if _batch_is_faster(batch, inputs, store.layers[0][0]):
-            return BatchedAttention.of(store, inputs, batch)
+            return BatchedAttention.of(inputs, min(indices), batch)
     return PerSequenceAttention([SequenceAttention.of(sequence) for sequence in inputs])
 
 
@@ -136,47 +137,37 @@ class PerSequenceAttention:
         return PerSequenceAttention([sequence.with_window(window) for sequence in self._sequences])
 
 
+@dataclass(slots=True, kw_only=True)
 class BatchedAttention:
-    """Sequences of one store attend in one call over a padded batch.
+    """Sequences of one store attend in one call over a padded batch."""
 
-    Args:
-        store: of their caches.
-        rotations: of each token's position.
-        batch: contains all tokens.
-        slots: int64 (tokens * key_value_heads,), from `slots_by_head`.
-        mask: (sequences, 1, n or 1, kv_length), or None if each token attends to every slot.
-        padded_index: row of each token in the padded batch; None without padding.
-        token_index: token of each row of the padded batch; None without padding.
-    """
-
-    def __init__(
-        self,
-        store: KVStore,
-        rotations: Tensor,
-        batch: PaddedBatch,
-        *,
-        slots: Tensor,
-        mask: Tensor | None,
-        padded_index: Tensor | None = None,
-        token_index: Tensor | None = None,
-    ) -> None:
-        self.rotations = rotations
-        self._layers = store.layers
-        self._head_size = store.layers[0][0].shape[3]
-        self._batch, self._slots, self._mask = batch, slots, mask
-        self._padded_index, self._token_index = padded_index, token_index
+    store: KVStore
+    first: int = 0
+    """Index of the batch's first sequence in the store; the others follow it."""
+    batch: PaddedBatch
+    rotations: Tensor
+    """Of each token's position."""
+    slots: Tensor
+    """int64 (tokens * key_value_heads,), from `slots_by_head`."""
+    mask: Tensor | None
+    """(sequences, 1, n or 1, kv_length), or None if each token attends to every slot."""
+    padded_index: Tensor | None = None
+    """Row of each token in the padded batch; None without padding."""
+    token_index: Tensor | None = None
+    """Token of each row of the padded batch; None without padding."""
 
     @classmethod
-    def of(cls, store: KVStore, inputs: Sequence[SequenceInput], batch: PaddedBatch) -> "BatchedAttention":
-        keys, indices = store.layers[0][0], [sequence.cache.index for sequence in inputs]
-        sequence, slot = index_slots(inputs)
-        padded_index, token_index = index_padding(batch, inputs, indices, keys.device)
+    def of(cls, inputs: Sequence[SequenceInput], first: int, batch: PaddedBatch) -> "BatchedAttention":
+        store, numbers = inputs[0].cache.store, [sequence.cache.index - first for sequence in inputs]
+        keys, (sequence, slot) = store.layers[0][0], index_slots(inputs)
+        padded_index, token_index = index_padding(batch, inputs, numbers, keys.device)
         return cls(
-            store,
-            store.rotations[torch.from_numpy(compute_positions(inputs)).to(keys.device)],
-            batch,
+            store=store,
+            first=first,
+            batch=batch,
+            rotations=store.rotations[torch.from_numpy(compute_positions(inputs)).to(keys.device)],
             slots=slots_by_head(store, sequence, slot).to(keys.device),
-            mask=build_mask(batch, inputs, indices, dtype=keys.dtype, device=keys.device),
+            mask=build_mask(batch, inputs, numbers, dtype=keys.dtype, device=keys.device),
             padded_index=padded_index,
             token_index=token_index,
         )
@@ -184,37 +175,42 @@ class BatchedAttention:
     @classmethod
     def of_padded(cls, padded: PaddedPass) -> "BatchedAttention":
         """Return the attention of a pass over a `KVStore` that can be captured."""
-        store, slots = padded.store, slots_by_head(padded.store, padded.sequence, padded.slots)
-        return cls(store, store.rotations[padded.positions], padded.batch, slots=slots, mask=padded.mask)
+        store = padded.store
+        return cls(
+            store=store,
+            batch=padded.batch,
+            rotations=store.rotations[padded.positions],
+            slots=slots_by_head(store, padded.sequence, padded.slots),
+            mask=padded.mask,
+        )
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        first, sequences, tokens, kv_length = self._batch
-        size = self._head_size
-        for entries, new in zip(self._layers[layer], (key, value), strict=True):
-            entries.view(-1, size).index_copy_(0, self._slots, new[0].transpose(0, 1).reshape(-1, size))
-        keys, values = (entries[first : first + sequences, :, :kv_length] for entries in self._layers[layer])
-        heads = query.shape[1]
+        first, (sequences, tokens, kv_length) = self.first, self.batch
+        heads, size = query.shape[1], query.shape[3]
+        for entries, new in zip(self.store.layers[layer], (key, value), strict=True):
+            entries.view(-1, size).index_copy_(0, self.slots, new[0].transpose(0, 1).reshape(-1, size))
+        keys, values = (entries[first : first + sequences, :, :kv_length] for entries in self.store.layers[layer])
         rows = query[0].transpose(0, 1)
-        rows = rows if self._token_index is None else rows[self._token_index]
+        rows = rows if self.token_index is None else rows[self.token_index]
         # query heads that share keys become rows of one head, so that the keys are read once
         folded = rows.reshape(sequences, tokens, heads, -1).transpose(1, 2)
         folded = folded.reshape(sequences, keys.shape[1], -1, size)
-        if self._mask is not None and self._mask.shape[2] not in (1, folded.shape[2]):  # in the first layer
-            self._mask = self._mask.repeat(1, 1, heads // keys.shape[1], 1)
-        output = F.scaled_dot_product_attention(folded, keys, values, attn_mask=self._mask)
+        if self.mask is not None and self.mask.shape[2] not in (1, folded.shape[2]):  # in the first layer
+            self.mask = self.mask.repeat(1, 1, heads // keys.shape[1], 1)
+        output = F.scaled_dot_product_attention(folded, keys, values, attn_mask=self.mask)
         # not a view: GPU kernels return the token dimension before the heads
         output = output.reshape(sequences, heads, tokens, size).transpose(1, 2).reshape(-1, heads, size)
-        output = output if self._padded_index is None else output[self._padded_index]
+        output = output if self.padded_index is None else output[self.padded_index]
         return output.transpose(0, 1)[None]
 
     def with_window(self, window: int) -> "BatchedAttention":
-        kv_length = self._batch.kv_length
+        kv_length = self.batch.kv_length
         if kv_length <= window:
             return self
-        attention = copy(self)
-        mask = self.rotations.new_zeros((1, 1, 1, kv_length), dtype=self._layers[0][0].dtype)
-        attention._mask = hide_before_window(mask if self._mask is None else self._mask, window)
-        return attention
+        mask = self.mask
+        if mask is None:
+            mask = self.store.layers[0][0].new_zeros((1, 1, 1, kv_length))
+        return replace(self, mask=hide_before_window(mask, window))
 
 
 class UncachedAttention(NamedTuple):

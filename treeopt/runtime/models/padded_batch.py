@@ -24,22 +24,20 @@ from treeopt.runtime.models.model import (
 
 
 class PaddedBatch(NamedTuple):
-    """Consecutive sequences of a store, padded to the same number of tokens and slots."""
+    """The shape of sequences that are padded to the same number of tokens and slots."""
 
-    first: int
-    """Index of the first sequence."""
     sequences: int
+    """Including those that the pass leaves out."""
     tokens: int
     """Per sequence, padding included."""
     kv_length: int
     """Padded KV length in slots."""
 
     @classmethod
-    def of(cls, inputs: Sequence[SequenceInput], indices: Sequence[int]) -> "PaddedBatch":
-        """Return the smallest batch that contains all sequences, given the index of each."""
+    def of(cls, inputs: Sequence[SequenceInput], sequences: int) -> "PaddedBatch":
+        """Return the smallest batch of `sequences` sequences that contains all tokens."""
         tokens = max(sequence.nodes.rows for sequence in inputs)
-        kv_length = max(sequence.slots.stop for sequence in inputs)
-        return cls(min(indices), max(indices) + 1 - min(indices), tokens, kv_length)
+        return cls(sequences, tokens, max(sequence.slots.stop for sequence in inputs))
 
 
 class PaddedPass(NamedTuple):
@@ -89,15 +87,15 @@ def index_slots(inputs: Sequence[SequenceInput]) -> tuple[Tensor, Tensor]:
 
 
 def index_padding(
-    batch: PaddedBatch, inputs: Sequence[SequenceInput], indices: Sequence[int], device: torch.device
+    batch: PaddedBatch, inputs: Sequence[SequenceInput], numbers: Sequence[int], device: torch.device
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the padded row of each token, and the token of each padded row; None for both without padding.
 
-    Rows of padding repeat token 0.  `indices` are those that the batch was made with.
+    Rows of padding repeat token 0.  `numbers` are those of the inputs in the batch.
     """
     rows: list[int] = []
-    for sequence, index in zip(inputs, indices, strict=True):
-        start = (index - batch.first) * batch.tokens
+    for sequence, number in zip(inputs, numbers, strict=True):
+        start = number * batch.tokens
         rows += range(start, start + sequence.nodes.rows)
     if rows == list(range(batch.sequences * batch.tokens)):
         return None, None
@@ -110,7 +108,7 @@ def index_padding(
 def build_mask(
     batch: PaddedBatch,
     inputs: Sequence[SequenceInput],
-    indices: Sequence[int],
+    numbers: Sequence[int],
     *,
     dtype: torch.dtype,
     device: torch.device,
@@ -118,14 +116,14 @@ def build_mask(
     """Return the additive attention mask, or None if each token attends to every slot.
 
     Its shape is (sequences, 1, tokens, kv_length), or (sequences, 1, 1, kv_length) if all tokens of a sequence attend
-    to the same slots.  `indices` are those that the batch was made with.
+    to the same slots.  `numbers` are those of the inputs in the batch.
     """
     same_for_all_tokens = all(sequence.nodes.sees_all for sequence in inputs)
     if same_for_all_tokens and all(sequence.slots.stop == batch.kv_length for sequence in inputs):
         return None
     hidden = np.zeros((batch.sequences, 1 if same_for_all_tokens else batch.tokens, batch.kv_length), np.bool_)
-    for sequence, index in zip(inputs, indices, strict=True):
-        rows, nodes, end = hidden[index - batch.first], sequence.nodes, sequence.slots.stop
+    for sequence, number in zip(inputs, numbers, strict=True):
+        rows, nodes, end = hidden[number], sequence.nodes, sequence.slots.stop
         rows[:, end:] = True
         if not nodes.sees_all:
             np.logical_not(nodes.visible, out=rows[: nodes.rows, end - nodes.visible.shape[1] : end])

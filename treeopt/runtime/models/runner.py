@@ -125,7 +125,7 @@ class Runner:
 
     @property
     def captured(self) -> list[PaddedBatch]:
-        """Captured shapes, oldest first; all begin with the first sequence of the store."""
+        """Captured shapes, oldest first."""
         return list(self._replays)
 
     def forward(self, inputs: Sequence[SequenceInput], *, last_only: bool = False) -> Outputs:
@@ -151,7 +151,7 @@ class Runner:
         last_index = max(sequence.cache.index for sequence in inputs)
         sequences = min(store.sequences, 1 << last_index.bit_length())
         kv_length = self._kv_lengths[bisect_left(self._kv_lengths, needed)]
-        shape = PaddedBatch(0, sequences, padded_tokens(max(sequence.nodes.rows for sequence in inputs)), kv_length)
+        shape = PaddedBatch(sequences, padded_tokens(max(sequence.nodes.rows for sequence in inputs)), kv_length)
         if shape in self._replays:
             return shape
         return shape if len(self._replays) < MOST_GRAPHS else None

@@ -94,7 +94,7 @@ class AdapterModel:
     def _run_chunk(self, chunk: Tensor, *, cache: KVCache, requested_states: RequestedStates) -> HiddenStates | None:
         """Run a pass over tokens after the committed ones without computing logits."""
         inputs = [SequenceInput.causal(cache, chunk)]
-        slots = PassSlots.of(inputs, PaddedBatch.of(inputs, [0]))
+        slots = PassSlots.of(inputs, PaddedBatch.of(inputs, 1))
         positions = torch.arange(cache.length, cache.length + len(chunk), device=self.device)
         output = self._model.base_model(  # without the head
             input_ids=chunk[None],
@@ -130,16 +130,16 @@ class AdapterModel:
     def _run(self, inputs: Sequence[SequenceInput], *, requested_states: RequestedStates) -> Outputs:
         """Return the outputs of sequences of one store."""
         ascending = sorted(sequence.cache.index for sequence in inputs)
-        rows = [ascending.index(sequence.cache.index) for sequence in inputs]
-        batch = PaddedBatch.of(inputs, rows)
-        padded_index, token_index = index_padding(batch, inputs, rows, self.device)
+        numbers = [ascending.index(sequence.cache.index) for sequence in inputs]
+        batch = PaddedBatch.of(inputs, len(inputs))
+        padded_index, token_index = index_padding(batch, inputs, numbers, self.device)
         positions = torch.from_numpy(compute_positions(inputs)).to(self.device)
         positions.clamp_(max=self.config.max_positions - 1)
         tokens = concatenate([sequence.tokens for sequence in inputs])
         if token_index is not None:
             tokens, positions = tokens[token_index], positions[token_index]
         cache = PassCache(inputs[0].cache.store, PassSlots.of(inputs, batch, padded_index))
-        output = self._call(batch, tokens, positions, self._build_mask(inputs, batch, rows), cache, requested_states)
+        output = self._call(batch, tokens, positions, self._build_mask(inputs, batch, numbers), cache, requested_states)
         if padded_index is not None:
             output = output.map(lambda values: values[padded_index])
         return Outputs(output, [sequence.nodes.rows for sequence in inputs])
@@ -177,7 +177,7 @@ class AdapterModel:
         return Output(output.logits, states).map(lambda values: values.to(self.device).flatten(0, 1))
 
     def _build_mask(
-        self, inputs: Sequence[SequenceInput], batch: PaddedBatch, rows: Sequence[int]
+        self, inputs: Sequence[SequenceInput], batch: PaddedBatch, numbers: Sequence[int]
     ) -> Tensor | dict[str, Tensor] | None:
         """Return the mask (sequences, 1, tokens, kv_length) of a pass, or one per kind of layer if they differ.
 
@@ -189,7 +189,7 @@ class AdapterModel:
                 return None
             mask = inputs[0].nodes.mask_after(inputs[0].cache.length, dtype=self.dtype, device=self.device)
         else:
-            mask = build_mask(batch, inputs, rows, dtype=self.dtype, device=self.device)
+            mask = build_mask(batch, inputs, numbers, dtype=self.dtype, device=self.device)
         if mask is None:
             mask = torch.zeros((1, 1, 1, 1), dtype=self.dtype, device=self.device)
         return self._slide(mask.expand(batch.sequences, 1, batch.tokens, batch.kv_length))
