@@ -67,7 +67,7 @@ def _settings(args: ProbeOptions) -> "ProbeSettings":
         lengths=args.lengths,
         batch_sizes=args.batch_sizes,
         prompts=tuple(profile_prompts(apply_chat_template(sample.texts, args.chat_template))),
-        categories=tuple(profile_prompts(sample.text_categories)),
+        categories=tuple(profile_prompts(sample.categories)),
         chat_template=args.chat_template,
         prompts_from=prompts_name(args.prompts or DEFAULT_PROMPTS, sample),
         rounds=args.rounds,

@@ -1,5 +1,6 @@
 """Options that choose prompts, and prompts as token ids."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ class PromptOptions:
             prompts.append(tokenize_prompt(tokenizer, text, chat=chat))
         if cut:
             click.echo(f"{counted(cut, 'prompt')} cut to the first {MAX_PROMPT_TOKENS} tokens.", err=True)
-        return prompts, sample.text_categories
+        return prompts, sample.categories
 
 
 def select_prompts(path: Path | None, max_prompts: int, *, bundled_pair: bool = False) -> "PromptSample":
@@ -106,7 +107,7 @@ def select_prompts(path: Path | None, max_prompts: int, *, bundled_pair: bool = 
 def _describe_categories(sample: "PromptSample") -> str:
     if not any(sample.categories):
         return ""
-    counts = [f"{number} {name or 'without category'}" for name, number in sample.categories.items()]
+    counts = [f"{number} {name or 'without category'}" for name, number in Counter(sample.categories).items()]
     more = [f"and {len(counts) - MAX_CATEGORIES} more categories"] if len(counts) > MAX_CATEGORIES else []
     return f": {', '.join([*counts[:MAX_CATEGORIES], *more])}"
 

@@ -74,8 +74,7 @@ class TestCategories:
         path = categorised(tmp_path / "a.jsonl", {"a": 400, "b": 100, "c": 50, "d": 31}, interleaved=interleaved)
         sample = sample_prompts(path, most=most)
         assert len(set(sample.texts)) == len(sample.texts) == most
-        assert per_category(sample.texts) == sample.categories
-        assert list(sample.text_categories) == [next(iter(per_category([text]))) for text in sample.texts]
+        assert list(sample.categories) == [next(iter(per_category([text]))) for text in sample.texts]
         for part in (sample.texts, bench_prompts(sample.texts), profile_prompts(sample.texts)):
             taken = per_category(part)
             assert len(taken) == min(4, len(part))
@@ -84,7 +83,7 @@ class TestCategories:
 
     def test_small_categories_are_taken_whole(self, tmp_path):
         path = categorised(tmp_path / "a.jsonl", {"a": 400, "b": 5, "c": 2}, interleaved=True)
-        assert sample_prompts(path, most=40).categories == {"a": 33, "b": 5, "c": 2}
+        assert Counter(sample_prompts(path, most=40).categories) == {"a": 33, "b": 5, "c": 2}
 
     @pytest.mark.parametrize("interleaved", [False, True])
     def test_profile_and_bench_prompts_are_disjoint(self, tmp_path, interleaved):
@@ -121,7 +120,7 @@ class TestCategories:
 
     def test_rows_without_a_category_form_one(self, tmp_path):
         rows = [{"prompt": "a", "category": None}, {"prompt": "b"}, "c", {"prompt": "d", "category": " x "}]
-        assert sample_prompts(write(tmp_path / "a.jsonl", lines(rows))).categories == {"": 3, "x": 1}
+        assert Counter(sample_prompts(write(tmp_path / "a.jsonl", lines(rows))).categories) == {"": 3, "x": 1}
 
     @pytest.mark.parametrize("category", [5, ["a"], "x" * 65])
     def test_invalid_category_is_refused_with_its_line(self, tmp_path, category):

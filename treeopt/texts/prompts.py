@@ -46,14 +46,12 @@ class PromptSample:
 
     texts: tuple[str, ...]
     """The prompts; `profile_prompts` and `bench_prompts` split them, each evenly over the categories."""
-    categories: Mapping[str, int]
-    """Prompts of each category; `""` for prompts without one."""
+    categories: tuple[str, ...]
+    """The category of each prompt; `""` for prompts without one."""
     available: int
     """Prompts in the file."""
     checksum: int
     """CRC-32 of all prompts in the file."""
-    text_categories: tuple[str, ...] = ()
-    """The category of each prompt; empty if unknown."""
 
 
 def load_prompts(path: Path | str = bundle.PROMPTS, *, most: int = MAX_PROMPTS) -> list[str]:
@@ -103,10 +101,9 @@ def sample_prompts(path: Path | str, *, most: int = MAX_PROMPTS) -> PromptSample
         raise FormatError(path, "content", "changed while it was read. Try again.")
     return PromptSample(
         texts=tuple(texts),
-        categories=Counter(category for category, _ in rows),
+        categories=tuple(category for category, _ in rows),
         available=available,
         checksum=checksum,
-        text_categories=tuple(category for category, _ in rows),
     )
 
 
@@ -197,7 +194,7 @@ def load_all_prompts(path: Path | str) -> list[PlacedPrompt]:
 def prompts_name(path: Path, sample: PromptSample) -> str:
     """Return the name of prompts in profiles: of their file or folder, and a checksum of all prompts in it.
 
-    >>> sample = PromptSample(texts=("a", "b", "c"), categories={"": 3}, available=3, checksum=0x6A861398)
+    >>> sample = PromptSample(texts=("a", "b", "c"), categories=("",) * 3, available=3, checksum=0x6A861398)
     >>> prompts_name(Path("mine.txt"), sample)
     'mine.txt 6a861398'
     """
