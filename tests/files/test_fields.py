@@ -25,8 +25,15 @@ def test_a_wrong_number_in_a_list_is_named(wrong, place):
 
 
 def test_the_first_wrong_number_of_nested_lists_is_named():
-    assert "values[1]: " in (message := refusal("rows", {"values": [[1.0], [2.0, math.nan, math.nan]]}))
+    assert "values[1]: " in (message := refusal("nested_numbers", {"values": [[1.0], [2.0, math.nan, math.nan]]}))
     assert "Got nan at [1]" in message
+
+
+@pytest.mark.parametrize("values", [[1.0], [[[1.0]]]])
+def test_nested_lists_of_another_depth_are_refused(values):
+    assert Fields("f.json", {"values": values}).nested_numbers("values") == values
+    with pytest.raises(FormatError, match=r"^f.json: values(\[0\])?: expected a list of (lists|finite numbers)"):
+        Fields("f.json", {"values": values}).nested_numbers("values", depth=2)
 
 
 @pytest.mark.parametrize("wrong", [1.0, True, 2**31, "1"])

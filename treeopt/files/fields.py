@@ -93,18 +93,10 @@ class Fields:
         """Return a list of finite numbers."""
         return self._numbers(field, self._take(field))
 
-    def rows(self, field: str) -> list[list[float]]:
-        """Return a list of lists of finite numbers."""
-        return self._nested(field, self._take(field), 2)
-
-    def lists_of_rows(self, field: str) -> list[list[list[float]]]:
-        """Return a list of lists of lists of finite numbers."""
-        return self._nested(field, self._take(field), 3)
-
-    def nested_numbers(self, field: str) -> list[Any]:
-        """Return a list of finite numbers, or lists nested up to three deep."""
+    def nested_numbers(self, field: str, depth: int | None = None) -> list[Any]:
+        """Return finite numbers in lists nested `depth` deep, by default up to three deep."""
         values = self._take(field)
-        return self._nested(field, values, max(1, _nesting(values, most=3)))
+        return self._nested(field, values, depth or max(1, _nesting(values, most=3)))
 
     def mapping(self, field: str) -> "Fields":
         """Return the fields of a mapping."""

@@ -192,7 +192,8 @@ class SequenceSums(ArrayRecord):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> "SequenceSums":
-        return fields.build("accepted", cls, fields.rows("reached"), fields.lists_of_rows("accepted"))
+        reached, accepted = fields.nested_numbers("reached", depth=2), fields.nested_numbers("accepted", depth=3)
+        return fields.build("accepted", cls, reached, accepted)
 
     def to_fields(self) -> dict[str, Any]:
         return {"reached": rounded(self.reached), "accepted": rounded(self.accepted)}

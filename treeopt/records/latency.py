@@ -156,7 +156,7 @@ class LatencyTable(ArrayRecord, Tabular):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> "LatencyTable":
-        tokens, samples = fields.integers("tokens"), fields.rows("samples_s")
+        tokens, samples = fields.integers("tokens"), fields.nested_numbers("samples_s", depth=2)
         timings = [fields.build(f"samples_s[{i}]", _read_timing, row) for i, row in enumerate(samples)]
         return fields.build("tokens", cls, tokens, timings)
 
