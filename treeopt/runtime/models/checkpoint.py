@@ -11,10 +11,10 @@ from treeopt.errors import TreeoptError
 from treeopt.files.atomic_files import write_bytes
 from treeopt.files.json_file import read_object
 from treeopt.runtime.models.config import CONFIG
+from treeopt.runtime.models.tensor_reader import SINGLE
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.weights import named_tensors
 
-WEIGHTS = "model.safetensors"
 COPIED_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 """Suffixes of the files that are copied: tokenizers, generation settings, licences; not the index of the weights."""
 
@@ -41,7 +41,7 @@ class CheckpointWriter:
         Raises TreeoptError if the folder cannot be written.
         """
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named_tensors(self._model).items()}
-        files = {WEIGHTS: save(tensors, {"format": "pt"})}
+        files = {SINGLE: save(tensors, {"format": "pt"})}
         if not self._saved:
             files = self._copied_files() | files
         try:
