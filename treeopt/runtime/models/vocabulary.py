@@ -1,6 +1,7 @@
 """A draft model that proposes only tokens that its target shares."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -12,7 +13,6 @@ from treeopt.runtime.models.model import (
     NO_STATES,
     HiddenStates,
     LanguageModel,
-    ModelSizes,
     Output,
     Outputs,
     RequestedStates,
@@ -46,12 +46,7 @@ class LimitedDraft:
         shared = set(ids)
         sizes = model.config
         end_tokens = tuple(token for token in sizes.end_tokens if token in shared)
-        self.config = ModelSizes(
-            vocabulary=vocabulary,
-            max_positions=sizes.max_positions,
-            limited_by=sizes.limited_by,
-            end_tokens=end_tokens,
-        )
+        self.config = replace(sizes, vocabulary=vocabulary, end_tokens=end_tokens)
         self._embeddings = sizes.vocabulary
         self._substitute = next((token for token in sizes.end_tokens if token < sizes.vocabulary), 0)
         self._width = ids[-1] + 1
