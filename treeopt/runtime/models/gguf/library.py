@@ -171,15 +171,15 @@ class Context:
         """Drop all tokens."""
         self._library.llama_memory_clear(self._memory, False)
 
-    def run(self, tokens: Int32, positions: Int32, counts: Int32, ids: Int32, *, logits: bool) -> Tensor | None:
-        """Feed tokens; return the logits (n, V) after each in float32, or None if not requested.
+    def run(self, tokens: Int32, positions: Int32, counts: Int32, ids: Int32, *, logits: bool) -> Tensor:
+        """Feed tokens; return the logits (n, V) after each in float32.
 
         Args:
             tokens: int32 (n,).
             positions: int32 (n,), in the sequences of each token.
             counts: int32 (n,), number of sequence ids of each token.
             ids: int32 (sum of counts,), these sequence ids.
-            logits: whether to return logits.
+            logits: whether to compute logits; otherwise (0, V) is returned.
 
         Raises TreeoptError if llama.cpp refuses the pass.
         """
@@ -200,7 +200,7 @@ class Context:
                 f"llama.cpp: did not take a pass of {count} tokens ({pop_error()}). Take a smaller tree."
             )
         if not logits:
-            return None
+            return torch.empty(0, self._vocabulary)
         pointer = self._library.llama_get_logits(self._context)
         return torch.from_numpy(np.ctypeslib.as_array(pointer, (count, self._vocabulary)).copy())
 

@@ -96,7 +96,7 @@ class GGUFModel:
             context.clear()
             positions, ids = np.arange(count, dtype=np.int32), np.zeros(count, np.int32)
             logits.append(context.run(row, positions, np.ones_like(ids), ids, logits=True))
-        return torch.stack([tensor for tensor in logits if tensor is not None])
+        return torch.stack(logits)
 
     def _make_context(self, capacity: int, sequences: int) -> Context:
         return Context(self._handle, capacity, sequences=sequences, exact=self._exact)
@@ -136,7 +136,6 @@ def _run(inputs: Sequence[SequenceInput]) -> Outputs:
     logits = inputs[0].cache.store.run(
         _to_int32(tokens), positions, np.concatenate(counts), np.concatenate(ids), logits=True
     )
-    assert logits is not None  # they were requested
     for nodes in node_ids:
         nodes.mark_stored()
     return Outputs(Output(logits), [sequence.nodes.rows for sequence in inputs])
