@@ -14,10 +14,10 @@ from tests.support.unequal_sequences import COUNTS, LENGTHS, TREE, UNEQUAL
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.models.hf import load_adapter
-from treeopt.runtime.models.hf.checks import EXACT, ROUNDED, why_separate_passes
 from treeopt.runtime.models.hf.model import AdapterModel
 from treeopt.runtime.models.model import NO_STATES, Outputs, RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
+from treeopt.runtime.models.tree_check import EXACT, ROUNDED, why_separate_passes
 from treeopt.trees import chain, level_widths
 
 REQUESTED_STATES = RequestedStates(layer_ids=(0, 1), last=True)

@@ -11,11 +11,11 @@ transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 from treeopt import bundled
 from treeopt.errors import TreeoptError
 from treeopt.runtime.models.hf import load_adapter
-from treeopt.runtime.models.hf.checks import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask
 from treeopt.runtime.models.hf.model import AdapterModel
 from treeopt.runtime.models.kv_cache import KVCache, KVStore
 from treeopt.runtime.models.model import NO_STATES, Output, Outputs
 from treeopt.runtime.models.nodes import PassNodes
+from treeopt.runtime.models.tree_check import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask
 
 SIZES = {
     "vocab_size": 61,

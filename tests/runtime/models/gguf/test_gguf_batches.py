@@ -14,9 +14,9 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.models.gguf.library import Context
 from treeopt.runtime.models.gguf.model import SHARED_CACHES
-from treeopt.runtime.models.hf.checks import EXACT, why_separate_passes
 from treeopt.runtime.models.model import RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
+from treeopt.runtime.models.tree_check import EXACT, why_separate_passes
 from treeopt.trees import level_widths
 
 PROMPTS = [[100, 101, 102], [1], [8, 8, 2, 60, 11, 4, 4], [9, 30], [2] * 12]

@@ -15,9 +15,9 @@ from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.models.gguf import load_gguf
 from treeopt.runtime.models.gguf.cache import NodeIds
 from treeopt.runtime.models.gguf.model import GGUFModel
-from treeopt.runtime.models.hf.checks import EXACT, ROUNDED, check_tree_mask
 from treeopt.runtime.models.model import NO_STATES, RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
+from treeopt.runtime.models.tree_check import EXACT, ROUNDED, check_tree_mask
 from treeopt.trees import TokenTree, chain, level_widths
 
 TREE = level_widths([4, 6, 5, 3])

@@ -12,9 +12,9 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime.models.gguf.cache import GGUFCache, SequenceIds
 from treeopt.runtime.models.gguf.file import GGUFFile, GGUFSizes
 from treeopt.runtime.models.gguf.library import Context, Handle, max_sequence_ids
-from treeopt.runtime.models.hf.checks import EXACT, ROUNDED, check_tree_mask
 from treeopt.runtime.models.model import NO_STATES, HiddenStates, Output, Outputs, RequestedStates, SequenceInput
 from treeopt.runtime.models.padded_batch import compute_positions, last_outputs, run_by_store
+from treeopt.runtime.models.tree_check import EXACT, ROUNDED, check_tree_mask
 
 EXACT_DTYPE = "f32"
 SHARED_CACHES = 4

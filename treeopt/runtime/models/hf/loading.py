@@ -12,7 +12,7 @@ import torch
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime.models.folder import ModelFolder
-from treeopt.runtime.models.hf.checks import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask, why_separate_passes
+from treeopt.runtime.models.tree_check import CHECKED_WINDOW, EXACT, ROUNDED, check_tree_mask, why_separate_passes
 
 if TYPE_CHECKING:
     from treeopt.runtime.models.hf.model import AdapterModel

@@ -47,7 +47,7 @@ class AdapterModel:
     It is set to evaluation mode and otherwise stays quantised, offloaded or split over devices as it is.
 
     Args:
-        model: the loaded model; `treeopt.runtime.models.hf.checks` decides whether it can take a tree mask.
+        model: the loaded model; `treeopt.runtime.models.tree_check` decides whether it can take a tree mask.
         name: in reports and errors.
 
     Raises TreeoptError for a model whose cache cannot be rolled back or whose maximum sequence length is unknown.

@@ -10,9 +10,9 @@ import torch
 
 from treeopt.errors import TreeoptError
 from treeopt.runtime.models.model import TRAINED_LENGTH, ModelSizes
+from treeopt.runtime.models.tree_check import ADVICE
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
-ADVICE = "Use a model with rotary or learned positions whose layers are all attention."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from treeopt.errors import TreeoptError
-from treeopt.runtime.models.hf.sizes import ADVICE
 from treeopt.runtime.models.model import LanguageModel, SequenceCache, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import TokenTree, chain
 
+ADVICE = "Use a model with rotary or learned positions whose layers are all attention."
 TREE = TokenTree([-1, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9])
 """Three children, two below each, one below each of those: nodes are up to 15 slots after the root, 3 levels deep."""
 COMMITTED_PATH = (0, 2, 7, 13)
