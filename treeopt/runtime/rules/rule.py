@@ -41,8 +41,11 @@ class Rule:
     """Selects the accepted path."""
     by_level: bool = False
     """Whether the test of a level needs the result of the level above."""
-    random_drafts: bool = True
-    """Whether children are sampled, so that the draft's distribution matters."""
+
+    @property
+    def random_drafts(self) -> bool:
+        """Whether children are sampled, so that the draft's distribution matters."""
+        return self.draw is not take_likeliest
 
     @property
     def kernel(self) -> Callable[..., None]:
@@ -58,7 +61,7 @@ RULES = {
     for rule in (
         Rule(name="sequoia", draw=sample_without_replacement, accept_test=sequoia, selection=TopDown()),
         Rule(name="specinfer", draw=sample_with_replacement, accept_test=specinfer, selection=TopDown()),
-        Rule(name="target", draw=take_likeliest, accept_test=sampled_target, selection=TopDown(), random_drafts=False),
+        Rule(name="target", draw=take_likeliest, accept_test=sampled_target, selection=TopDown()),
         Rule(
             name="traversal",
             draw=sample_without_replacement,
@@ -66,14 +69,7 @@ RULES = {
             selection=LeavesFirst(),
             by_level=True,
         ),
-        Rule(
-            name="typical",
-            draw=take_likeliest,
-            accept_test=typical,
-            selection=Longest(),
-            by_level=True,
-            random_drafts=False,
-        ),
+        Rule(name="typical", draw=take_likeliest, accept_test=typical, selection=Longest(), by_level=True),
     )
 }
 
