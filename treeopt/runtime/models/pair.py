@@ -26,8 +26,10 @@ from treeopt.runtime.models.memory import check_room
 from treeopt.runtime.models.model import LanguageModel, describe_max_positions, kv_bytes
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.vocabulary import limit_draft
-from treeopt.texts.shared_tokens import SharedTokens, compare_tokens
+from treeopt.texts.shared_tokens import compare_tokens
 from treeopt.texts.tokenizer import Tokenizer
+
+ROLES = "target", "draft"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,8 @@ def load_pair(
         read_model_folder(name, partial(_read_settings, name=_name_model(name, bundled=target is None)), SETTINGS)
         for name in names
     ]
-    shared, notes = _compare_settings(sources)
+    notes = _adapter_notes(sources)
+    shared = compare_tokens(sources[0].tokenizer, sources[-1].tokenizer)
     _check_length(sequence_tokens, sources)
     torch_dtype = DTYPES[resolve_dtype(sources[0], dtype, torch_device)]
     sources = [
@@ -209,16 +212,15 @@ def _read_weight_files(path: Path, known: Source) -> Source:
     return source
 
 
-def _compare_settings(sources: Sequence[Source]) -> tuple[SharedTokens, list[str]]:
-    """Return the shared tokens, and a note on each model that transformers runs; refuse incompatible pairs."""
-    reasons = {role: source.why_adapter for role, source in zip(("target", "draft"), sources, strict=False)}
-    notes = [f"The {role} runs through transformers: {why}" for role, why in reasons.items() if why is not None]
-    return compare_tokens(sources[0].tokenizer, sources[-1].tokenizer), notes
+def _adapter_notes(sources: Sequence[Source]) -> list[str]:
+    """Return a note on each model that transformers runs; raises TreeoptError for one that it cannot run."""
+    reasons = {role: source.why_adapter for role, source in zip(ROLES, sources, strict=False)}
+    return [f"The {role} runs through transformers: {why}" for role, why in reasons.items() if why is not None]
 
 
 def _run_notes(models: Sequence[LanguageModel]) -> list[str]:
     """Return the models' own notes, and one if matrix products are slower than usual."""
-    roles = zip(("target", "draft"), models, strict=False)
+    roles = zip(ROLES, models, strict=False)
     notes = [f"The {role} {note}" for role, model in roles for note in getattr(model, "notes", ())]
     cpu_dtypes = [model.dtype for model in models if isinstance(model, Transformer) and model.device.type == "cpu"]
     slow = next(filter(None, map(slow_products_note, cpu_dtypes)), None)
