@@ -33,9 +33,10 @@ from treeopt.profiler.bench.divergence import divergence
 from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
 from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.drafters.drafter import Drafter
-from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
+from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.gguf import load_gguf
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.pair import ModelPair, load_pair
@@ -56,7 +57,7 @@ DYNAMIC = DynamicTree(top_k=2, depth=3, nodes=6)
 BuildHeads = Callable[[Transformer, int], Drafter]
 """Builds a drafter from a target and the maximum number of tokens."""
 HEADS: dict[str, BuildHeads] = {
-    "EAGLE, chain of 4": lambda target, longest: EagleDrafter(
+    "EAGLE, chain of 4": lambda target, longest: StaticTreeDrafter(
         load_eagle(bundle.EAGLE, target), chain(4), capacity=longest
     ),
     "EAGLE, dynamic tree": lambda target, longest: ExpandingDrafter(

@@ -240,10 +240,11 @@ def pair_methods(args: argparse.Namespace) -> tuple[Builders, int]:
     """Return functions that build each method for a trained pair, and the bytes of the target's weights."""
     from treeopt import bundled
     from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
-    from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
+    from treeopt.runtime.drafters.eagle import load_eagle
     from treeopt.runtime.drafters.lookahead import LookaheadDrafter
     from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
     from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
+    from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
     from treeopt.runtime.models.pair import load_pair
     from treeopt.texts.prompts import bench_prompts, load_prompts
     from treeopt.trees import chain, level_widths
@@ -266,7 +267,7 @@ def pair_methods(args: argparse.Namespace) -> tuple[Builders, int]:
         "plain": lambda temperature: Decoder(target, None, chain(0), temperature=temperature),
         "chain of 6": static(chain(6)),
         **{f"tree, {rule}": static(tree, rule) for rule in ("sequoia", "specinfer", "target", "traversal")},
-        "eagle": with_drafter(lambda: EagleDrafter(eagle, tree, capacity=capacity)),
+        "eagle": with_drafter(lambda: StaticTreeDrafter(eagle, tree, capacity=capacity)),
         "eagle2": with_drafter(
             lambda: ExpandingDrafter(draft, DynamicTree(top_k=2, depth=5, nodes=9), capacity=capacity)
         ),

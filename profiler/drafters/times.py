@@ -27,7 +27,7 @@ from treeopt.runtime.drafters.eagle import PEagleDrafter, PEagleHead
 from treeopt.runtime.drafters.heads import zero_states
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.registry import LoadedDrafter
-from treeopt.runtime.drafters.static_tree import LevelDrafter
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.rules import get_rule
 from treeopt.trees import TokenTree, chain
 
@@ -170,7 +170,9 @@ class DrafterTimer:
         largest = max(trees, key=lambda tree: tree.nodes)
         capacity = point.context_tokens + ROOM_TOKENS
         drafter = replace(self.drafter, capacity=capacity).make_with_tree(largest)
-        assert isinstance(drafter, LevelDrafter | MedusaDrafter | DFlashDrafter | PEagleDrafter)  # they fill any tree
+        assert isinstance(
+            drafter, StaticTreeDrafter | MedusaDrafter | DFlashDrafter | PEagleDrafter
+        )  # they fill any tree
         decoder = Decoder(
             self.drafter.target,
             drafter,

@@ -16,12 +16,13 @@ from tests.support import dflash_heads, eagle_heads
 from tests.support.slow import parameter
 from treeopt.runtime import Sampling, Transformer
 from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, load_dflash
-from treeopt.runtime.drafters.eagle import EagleDrafter, PEagleDrafter, load_eagle, load_p_eagle
+from treeopt.runtime.drafters.eagle import PEagleDrafter, load_eagle, load_p_eagle
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, RedrafterHead
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.learning.learner import Learner
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.trainable import copy_model
@@ -118,12 +119,14 @@ def eagle(layout, target, **options):
 
 
 def eagle_static(layout, target, tree, **options):
-    return EagleDrafter(eagle(layout, target, **options), tree, capacity=target.config.max_positions)
+    return StaticTreeDrafter(eagle(layout, target, **options), tree, capacity=target.config.max_positions)
 
 
 def eagle_sampled(target, tree):
     head = eagle(eagle_heads.safeailab, target, ids=range(target.config.vocabulary - 1))
-    return EagleDrafter(head, tree, capacity=target.config.max_positions, rule=RULES["sequoia"], sampling=Sampling(1.0))
+    return StaticTreeDrafter(
+        head, tree, capacity=target.config.max_positions, rule=RULES["sequoia"], sampling=Sampling(1.0)
+    )
 
 
 def p_eagle(target, tree, **options):

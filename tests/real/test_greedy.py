@@ -9,9 +9,10 @@ from tests.real.questions import QUESTIONS
 from treeopt.profiler.bench.divergence import divergence, logits_after
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashDrafter, load_dflash
-from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
+from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.load import load_language_model
 from treeopt.trees import chain
 
@@ -83,7 +84,7 @@ def test_trained_drafters_are_lossless_and_often_accepted(model, hf_model, token
     prompts = [tokenizer.chat(text) for text in QUESTIONS[:2]]
     if kind == "eagle":
         head = load_eagle(DRAFTERS / kind, model)
-        decoder = make_decoder(model, EagleDrafter(head, chain(3), capacity=MAX_TEXT_TOKENS + 8))
+        decoder = make_decoder(model, StaticTreeDrafter(head, chain(3), capacity=MAX_TEXT_TOKENS + 8))
     elif kind == "dflash":
         head = load_dflash(DRAFTERS / kind, model)
         decoder = make_decoder(model, DFlashDrafter(head, chain(3), capacity=MAX_TEXT_TOKENS + 8))

@@ -11,7 +11,8 @@ from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance.heads import eagle_children
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
+from treeopt.runtime.drafters.eagle import load_eagle
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.trees import level_widths
 
 SOME = (1, 2, 5, 6, 9, 11, 14, 15, 20, 22)
@@ -75,7 +76,7 @@ class TestTable:
             target, head, prompts, sampling=Sampling(1.0), positions=len(prompts) * 40, depth=3
         )
         tree = level_widths([3, 6, 6])
-        drafter = EagleDrafter(head, tree, capacity=128)
+        drafter = StaticTreeDrafter(head, tree, capacity=128)
         decoder = Decoder(target, drafter, temperature=1.0, seed=5)
         lengths = [len(step) for prompt in prompts for step in decoder.stream(prompt, 40)]
         error = np.std(lengths) / np.sqrt(len(lengths))

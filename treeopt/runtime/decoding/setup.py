@@ -12,7 +12,7 @@ from treeopt.runtime.drafters.sequence_drafter import PlainDrafter
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.memory import check_batch_size, check_room, decoder_bytes
 from treeopt.runtime.models.model import NO_STATES, LanguageModel, describe_length_limit, shortest_model
-from treeopt.runtime.models.runner import GraphPool, make_graph_pool
+from treeopt.runtime.models.runner import GraphPool
 from treeopt.runtime.rules import Rule, get_rule
 from treeopt.trees import TokenTree
 
@@ -181,12 +181,10 @@ class Setup:
             rule: verification rule.
             sampling: what children are sampled from.
             pool: CUDA graph pool of the target's device, or None.
-            cuda_graphs: whether passes of a draft model on another device are captured too, as for `Decoder`.
+            cuda_graphs: as for `Decoder`.
         """
         if self.draft is None or self.tree is None or self.max_nodes == 1:
             return PlainDrafter()
-        if self.draft.device != self.target.device:
-            pool = make_graph_pool(self.draft.device, cuda_graphs)
         return StaticTreeDrafter(
             self.draft,
             self.tree,
@@ -194,7 +192,8 @@ class Setup:
             sampling=sampling,
             capacity=self.max_sequence_tokens,
             max_nodes=self.max_nodes,
-            pool=pool,
+            cuda_graphs=cuda_graphs,
+            pool=pool if self.draft.device == self.target.device else None,
         )
 
 

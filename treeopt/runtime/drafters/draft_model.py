@@ -163,6 +163,11 @@ def draft_states(model: ForwardModel) -> RequestedStates:
     return model.requested_states if isinstance(model, DraftHead) else NO_STATES
 
 
+def predicted_tokens(model: ForwardModel) -> int:
+    """Return how many tokens of the target's vocabulary a draft model or head predicts."""
+    return model.tokens if isinstance(model, DraftHead) else model.config.vocabulary
+
+
 def root_logits(runner: Runner, drafts: Sequence[DraftSequence]) -> Tensor:
     """Feed the unread tokens of each sequence and return the logits (sequences, V) after the roots."""
     while backlog := [draft for draft in drafts if draft.has_backlog]:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.draft_model import (
-    DraftHead,
     DraftSequence,
     draft_states,
     new_draft_sequences,
     node_logits,
+    predicted_tokens,
     root_logits,
     top_children,
 )
@@ -161,8 +161,8 @@ class ExpandingDrafter(SequenceDrafter[DraftSequence]):
         capacity: int,
         cuda_graphs: bool | None = None,
     ) -> None:
-        longest, tokens = model.config.max_positions, model.config.vocabulary
-        check_children("policy", policy.children, model.name, model.tokens if isinstance(model, DraftHead) else tokens)
+        longest = model.config.max_positions
+        check_children("policy", policy.children, model.name, predicted_tokens(model))
         if policy.longest_draft > longest:
             raise InvalidValueError(
                 f"policy: expected at most {longest} levels, the longest sequence that {model.name} takes. "

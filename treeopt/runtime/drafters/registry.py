@@ -11,17 +11,13 @@ from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.json_file import read_object
 from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, DFlashHead, load_dflash
 from treeopt.runtime.drafters.drafter import Drafter
-from treeopt.runtime.drafters.eagle import (
-    EagleDrafter,
-    PEagleDrafter,
-    load_eagle,
-    load_p_eagle,
-)
+from treeopt.runtime.drafters.eagle import PEagleDrafter, load_eagle, load_p_eagle
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, ExpansionPolicy
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.folder import ModelFolder, hash_model
 from treeopt.runtime.models.hub import read_model_folder
 from treeopt.runtime.models.model import LanguageModel
@@ -136,7 +132,7 @@ DRAFTER_KINDS = {
         bundled="REDRAFTER",
     ),
     "eagle": DrafterKind(
-        lambda loaded, tree: EagleDrafter(loaded.heads, tree, capacity=loaded.capacity),
+        lambda loaded, tree: StaticTreeDrafter(loaded.heads, tree, capacity=loaded.capacity),
         load=load_eagle,
         bundled="EAGLE",
     ),

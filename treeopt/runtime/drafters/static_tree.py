@@ -1,4 +1,4 @@
-"""Static trees: a draft model fills the same tree in every step, level by level."""
+"""Static trees: a draft model, or a head on the target, fills the same tree in every step, level by level."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,37 +6,43 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from treeopt.records.sampling import Sampling
+from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime.drafters.draft_levels import LevelSampler, draft_levels, feed_indices
 from treeopt.runtime.drafters.draft_model import (
     DraftSequence,
     draft_states,
     new_draft_sequences,
     node_logits,
+    predicted_tokens,
     root_logits,
 )
 from treeopt.runtime.drafters.drafter import Proposal, Step
+from treeopt.runtime.drafters.heads import check_children
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.model import ForwardModel, SequenceInput
 from treeopt.runtime.models.nodes import NOT_FED
-from treeopt.runtime.models.runner import GraphPool, Runner
-from treeopt.runtime.rules import Rule
+from treeopt.runtime.models.runner import GraphPool, Runner, make_graph_pool
+from treeopt.runtime.rules import RULES, Rule
 from treeopt.trees import TokenTree
 
 
-class LevelDrafter(SequenceDrafter[DraftSequence]):
-    """Drafts a static tree with a draft model or a head: one pass over the internal nodes of each level.
+class StaticTreeDrafter(SequenceDrafter[DraftSequence]):
+    """Drafts a static tree with one pass over the internal nodes of each level.
+
+    The child of rank k has the k-th most likely token after its parent's path, unless the rule needs sampled children.
 
     Args:
-        model: a draft model that shares the target's vocabulary, or a head on the target.
+        model: a draft model that shares the target's vocabulary, or a head on the target, such as an EAGLE head.
         tree: the tree.
+        capacity: longest sequence; beyond what the model takes, nothing is drafted.
         rule: verification rule, which determines how children are sampled.
         sampling: what children are sampled from; greedy takes the top tokens, whatever the rule.
-        capacity: longest sequence; beyond what the model takes, nothing is drafted.
         max_nodes: nodes of the largest tree; by default this tree's.
-        pool: CUDA graph pool, or None to run passes without graphs.
+        cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
+        pool: CUDA graph pool to share; by default one of its own.
 
-    Raises OutOfMemoryError for a cache that does not fit into memory.
+    Raises InvalidValueError for more children of a node than the model predicts tokens, OutOfMemoryError for a cache that
+    does not fit into memory.
     """
 
     def __init__(
@@ -44,17 +50,19 @@ class LevelDrafter(SequenceDrafter[DraftSequence]):
         model: ForwardModel,
         tree: TokenTree,
         *,
-        rule: Rule,
-        sampling: Sampling,
         capacity: int,
+        rule: Rule = RULES["target"],
+        sampling: Sampling = GREEDY,
         max_nodes: int | None = None,
+        cuda_graphs: bool | None = None,
         pool: GraphPool | None = None,
     ) -> None:
-        self.model, self.tree = model, tree
+        self.model = model
+        self.change_tree(tree)
         self.max_tokens = tree.nodes if max_nodes is None else max_nodes
         self.sampled = rule.random_drafts
         self.requested_states = draft_states(model)
-        self._runner = Runner(model, max_nodes=self.max_tokens, pool=pool)
+        self._runner = Runner(model, max_nodes=self.max_tokens, pool=pool or make_graph_pool(model.device, cuda_graphs))
         self._sampler = LevelSampler(
             model.name,
             rule=rule,
@@ -84,12 +92,9 @@ class LevelDrafter(SequenceDrafter[DraftSequence]):
         return sampler.proposals()
 
     def change_tree(self, tree: TokenTree) -> None:
-        """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
+        """Draft another tree, of at most `max_tokens` nodes, from the next step on; raises as for the first tree."""
+        check_children("tree", int(tree.child_counts.max()), self.model.name, predicted_tokens(self.model))
         self.tree = tree
-
-
-class StaticTreeDrafter(LevelDrafter):
-    """Drafts a static tree with a draft model; arguments as for `LevelDrafter`."""
 
     @torch.inference_mode()
     def logits(self, tokens: Sequence[int]) -> Tensor:

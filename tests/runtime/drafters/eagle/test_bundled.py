@@ -7,8 +7,9 @@ import pytest
 from tests.support.head_acceptance import decoded_rate, eagle_counts, generated, head_acceptance
 from treeopt import bundled as bundle
 from treeopt.records.sampling import GREEDY
-from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
+from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.medusa import load_medusa
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain
 
@@ -42,6 +43,6 @@ def test_decoding_accepts_as_the_table_predicts_and_more_than_medusa(bundled):
     ]
     expected, medusa = (table.expected_tokens(chain(4)) for table in tables)
     assert expected > medusa
-    rate, error = decoded_rate(target, EagleDrafter(head, chain(4), capacity=1024), prompts, positions)
+    rate, error = decoded_rate(target, StaticTreeDrafter(head, chain(4), capacity=1024), prompts, positions)
     assert abs(rate - expected) < 3 * error
     assert error < 0.1 * rate

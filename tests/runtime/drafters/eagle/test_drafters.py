@@ -11,8 +11,9 @@ from tests.support.eagle_heads import make_head, save_head
 from tests.support.slow_eagle import SlowEagle
 from treeopt.errors import OutOfMemoryError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
+from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_parameters import DynamicTree
@@ -49,7 +50,7 @@ def propose(drafter, target, text=PROMPT):
 
 class TestStaticTrees:
     def test_the_child_of_rank_k_has_the_kth_likeliest_token(self, deep, head, twin_logits):
-        proposal = propose(EagleDrafter(head, TREE, capacity=40), deep)
+        proposal = propose(StaticTreeDrafter(head, TREE, capacity=40), deep)
         tokens, expected = proposal.tokens.tolist(), [PROMPT[-1]]
         for node in range(1, TREE.nodes):
             path = np.flatnonzero(TREE.ancestor_mask[node])[1:-1]
@@ -59,7 +60,7 @@ class TestStaticTrees:
         assert proposal.tree == TREE
 
     def test_children_are_sampled_from_the_heads_distribution(self, deep, head, twin_logits):
-        drafter = EagleDrafter(head, TREE, capacity=40, rule=RULES["sequoia"], sampling=Sampling(0.7))
+        drafter = StaticTreeDrafter(head, TREE, capacity=40, rule=RULES["sequoia"], sampling=Sampling(0.7))
         assert drafter.sampled
         proposal = propose(drafter, deep)
         assert set(proposal.tokens[1:].tolist()) <= set(KNOWN)
@@ -71,7 +72,7 @@ class TestStaticTrees:
         made, order = made_head(deep), [3, 0, 7, 1, 2, 6, 5, 4]
         other = made_head(deep, [KNOWN[index] for index in order])
         other.weights = {**made.weights, "output": made.weights["output"][order]}
-        drafters = [EagleDrafter(each, TREE, capacity=40) for each in (head, load(other, tmp_path, deep))]
+        drafters = [StaticTreeDrafter(each, TREE, capacity=40) for each in (head, load(other, tmp_path, deep))]
         first, second = (propose(drafter, deep).tokens.tolist() for drafter in drafters)
         assert first == second
 
@@ -95,7 +96,7 @@ def test_dynamic_trees_have_the_likeliest_paths(deep, head, twin_logits):
 
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
 def test_caches_of_a_batch_are_adjacent_and_must_fit_into_memory(head, monkeypatch, kind):
-    static = EagleDrafter(head, TREE, capacity=60)
+    static = StaticTreeDrafter(head, TREE, capacity=60)
     drafter = static if kind == "static" else ExpandingDrafter(head, DYNAMIC, capacity=60)
     drafter.reserve(3)
     caches = [sequence.cache for sequence in drafter._sequences]

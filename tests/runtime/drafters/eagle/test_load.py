@@ -10,8 +10,9 @@ from safetensors.torch import load_file, save_file
 from tests.support import eagle_heads as layouts
 from tests.support.eagle_heads import IDS, make_head, save_head
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
-from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
+from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.trees import level_widths
 from treeopt.trees.drafter_parameters import DynamicTree
 
@@ -208,7 +209,7 @@ class TestRefusals:
     def test_more_children_than_tokens_are_refused(self, deep, tmp_path):
         head = load_eagle(saved(tmp_path, deep), deep)
         with pytest.raises(InvalidValueError, match=r"tree: expected at most 5 children.*Got 6: take a narrower tree"):
-            EagleDrafter(head, level_widths([6]), capacity=20)
+            StaticTreeDrafter(head, level_widths([6]), capacity=20)
         with pytest.raises(InvalidValueError, match=r"policy: expected at most 5 children.*Got 6"):
             ExpandingDrafter(head, DynamicTree(top_k=6, depth=2, nodes=9), capacity=20)
 
