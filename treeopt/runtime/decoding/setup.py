@@ -8,7 +8,7 @@ import torch
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Drafter
-from treeopt.runtime.drafters.sequence_drafter import PlainDrafter
+from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.memory import check_batch_size, check_room, decoder_bytes
 from treeopt.runtime.models.model import NO_STATES, LanguageModel, describe_length_limit, shortest_model

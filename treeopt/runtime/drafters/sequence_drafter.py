@@ -1,7 +1,4 @@
-"""What drafters share that keep a state for each sequence, such as a KV cache, and draft a batch in one call.
-
-The simplest one is plain decoding: a step proposes the root alone, and yields the one token that the target samples.
-"""
+"""What drafters share that keep a state for each sequence, such as a KV cache, and draft a batch in one call."""
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
@@ -12,7 +9,6 @@ import torch
 
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
 from treeopt.runtime.models.model import NO_STATES, HiddenStates, RequestedStates
-from treeopt.trees import TokenTree
 
 
 class SequenceState(Protocol):
@@ -129,33 +125,3 @@ class SequenceDrafter(Generic[State]):
     def _fill(self, states: Sequence[State], generators: Sequence[torch.Generator]) -> list[Proposal]:
         """Return the drafts of sequences that are ready, at least one."""
         raise NotImplementedError
-
-
-class PlainSequence:
-    """The root of a sequence, which is never ready to draft."""
-
-    ready = False
-    root = -1
-
-    def begin(self, tokens: Sequence[int], states: HiddenStates | None) -> None:  # noqa: ARG002
-        self.root = tokens[-1]
-
-    def accept(self, step: Step) -> None:
-        self.root = step.tokens[-1]
-
-
-class PlainDrafter(SequenceDrafter[PlainSequence]):
-    """Drafts nothing."""
-
-    max_tokens = 1
-    tree = ROOT_ONLY
-
-    def __init__(self) -> None:
-        super().__init__(lambda sequences: [PlainSequence() for _ in range(sequences)])
-
-    def change_tree(self, tree: TokenTree) -> None:
-        assert tree.nodes == 1  # the decoder checks trees
-
-    def skip(self, sequence: int, step: Step) -> None:
-        """Move a sequence to its new root after a step of another drafter."""
-        self.accept([sequence], [step])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
-from treeopt.runtime.drafters.sequence_drafter import PlainDrafter
+from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.model import NO_STATES, HiddenStates
 
