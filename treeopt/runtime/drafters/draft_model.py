@@ -35,10 +35,6 @@ class DraftSequence(SequenceState, Protocol):
     """Of every node of the step's tree, NOT_FED if it was not fed; the drafter sets it when it proposes the tree."""
 
     @property
-    def cache(self) -> Any:
-        """KV cache; the root is fed at its length."""
-
-    @property
     def has_backlog(self) -> bool:
         """Whether there are so many unread tokens that the next pass does not reach the root."""
 

@@ -176,19 +176,7 @@ class ExpandingDrafter(SequenceDrafter[DraftSequence]):
         self._expansion.compile()
 
     def _fill(self, drafts: Sequence[DraftSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
-        """Return the trees below the roots; the root alone if a distribution is not finite."""
-        trees = self._expand(drafts)
-        for draft, expanded in zip(drafts, trees, strict=True):
-            draft.feed_indices = expanded.feed_indices
-        return [
-            Proposal(
-                expanded.tree, expanded.tokens, scores=None if expanded.finite else Scores.missing(self._model.name)
-            )
-            for expanded in trees
-        ]
-
-    def _expand(self, drafts: Sequence[DraftSequence]) -> list[ExpandedTree]:
-        """Grow the tree of each sequence, with one pass for the whole batch at a time."""
+        """Grow the tree below each root, with one pass for the whole batch at a time."""
         if self._expansion.sequences != len(drafts):
             self._expansion = TreeExpansion(self.policy, len(drafts))
         expansion = self._expansion
@@ -202,7 +190,12 @@ class ExpandingDrafter(SequenceDrafter[DraftSequence]):
                 [frontier.nodes for frontier in frontiers],
             )
             expansion.add(*top_children(logits, expansion.children))
-        return expansion.trees()
+        proposals = []
+        for draft, expanded in zip(drafts, expansion.trees(), strict=True):
+            draft.feed_indices = expanded.feed_indices
+            scores = None if expanded.finite else Scores.missing(self._model.name)
+            proposals.append(Proposal(expanded.tree, expanded.tokens, scores=scores))
+        return proposals
 
 
 @lru_cache(maxsize=CACHED_PASSES)
