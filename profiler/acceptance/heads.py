@@ -204,7 +204,7 @@ def _block_logits(head: DFlashHead, sequence: HeadSequence) -> Iterator[Tensor]:
     """
     before, states = len(sequence.before), sequence.states
     (cache,) = head.new_caches(len(states.layers[0]), 1)
-    head.read([states], [cache])
+    head.read(states, cache)
     roots = torch.cat([sequence.before[-1:], sequence.tokens[:-1]])
     parents = F.pad(roots, (0, head.levels - 1)).unfold(0, head.levels, 1)
     for start in range(0, len(roots), BLOCKS_PER_PASS):

@@ -196,7 +196,7 @@ def _dflash_passes(
     """Return a function from a number of levels to the pass that drafts them; with a Markov head, a chain."""
     caches = head.new_caches(context_tokens, batch_size)
     for block_cache in caches:
-        head.read([zero_states(head.target, head.requested_states, context_tokens)], [block_cache])
+        head.read(zero_states(head.target, head.requested_states, context_tokens), block_cache)
     runner, count = make_block_runner(head, cuda_graphs), min(TOP_K, head.tokens)
     inputs = [head.feed_block(0, head.no_states, block_cache) for block_cache in caches]
 

@@ -38,7 +38,7 @@ def test_a_saved_head_drafts_what_it_predicted_in_training(tmp_path, reduced):
         hidden = head.draft_blocks(batch.layers, batch.tokens, roots)[0]
     for root, expected in zip(roots.tolist(), hidden @ head.output.T, strict=True):
         (cache,) = loaded.new_caches(40, 1)
-        loaded.read([target.compute_states(tokens[0, :root], loaded.requested_states)], [cache])
+        loaded.read(target.compute_states(tokens[0, :root], loaded.requested_states), cache)
         logits = loaded.draft([int(tokens[0, root])], [cache])[0]
         if reduced:
             assert logits[:, 4].isneginf().all()  # outside the vocabulary

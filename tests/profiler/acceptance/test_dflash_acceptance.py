@@ -40,7 +40,7 @@ def test_blocks_that_share_a_pass_equal_separate_blocks(target, tmp_path, change
     for place in range(len(sequence.tokens)):
         before = whole[: len(PROMPT) + place]
         (cache,) = head.new_caches(len(before), 1)
-        head.read([target.compute_states(torch.tensor(before[:-1]), head.requested_states)], [cache])
+        head.read(target.compute_states(torch.tensor(before[:-1]), head.requested_states), cache)
         alone = head.draft([before[-1]], [cache])[0].topk(3).indices
         assert children[place].tolist() == alone.tolist()
 
@@ -56,7 +56,7 @@ def test_children_of_a_markov_head_follow_the_tokens_of_the_sequence(target, tmp
     for place in range(len(sequence.tokens)):
         root = len(PROMPT) + place - 1
         (cache,) = head.new_caches(root, 1)
-        head.read([target.compute_states(torch.tensor(whole[:root]), head.requested_states)], [cache])
+        head.read(target.compute_states(torch.tensor(whole[:root]), head.requested_states), cache)
         depths = min(head.levels, len(sequence.tokens) - place)
         alone = head.draft([whole[root]], [cache])[0, :depths] + heads.markov_bias(tensors, whole[root : root + depths])
         assert children[place, :depths].tolist() == alone.topk(3).indices.tolist()

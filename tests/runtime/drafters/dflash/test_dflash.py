@@ -31,7 +31,7 @@ def head(oracle, deep, tmp_path_factory):
 def logits_of(head, target, text):
     """Return the logits (levels, V) after a text's root, its context read in one go."""
     (cache,) = head.new_caches(len(text), 1)
-    head.read([target.compute_states(torch.tensor(text[:-1]), head.requested_states)], [cache])
+    head.read(target.compute_states(torch.tensor(text[:-1]), head.requested_states), cache)
     return head.draft([text[-1]], [cache])[0]
 
 
@@ -70,14 +70,14 @@ class TestNetwork:
 
     def test_the_roots_own_state_is_not_in_the_context(self, deep, head):
         (cache,) = head.new_caches(len(TEXT) + 1, 1)
-        head.read([deep.compute_states(torch.tensor(TEXT), head.requested_states)], [cache])
+        head.read(deep.compute_states(torch.tensor(TEXT), head.requested_states), cache)
         assert not torch.allclose(head.draft([TEXT[-1]], [cache])[0], logits_of(head, deep, TEXT), atol=1e-2)
 
     def test_a_context_read_in_pieces_is_the_same(self, deep, head):
         (cache,) = head.new_caches(len(TEXT), 1)
         states = deep.compute_states(torch.tensor(TEXT[:-1]), head.requested_states)
         for rows in (slice(0, 3), slice(3, 4), slice(4, None)):
-            head.read([states.rows(rows)], [cache])
+            head.read(states.rows(rows), cache)
             head.draft([7], [cache])  # leaves nothing behind
         torch.testing.assert_close(
             head.draft([TEXT[-1]], [cache])[0], logits_of(head, deep, TEXT), atol=1e-9, rtol=1e-9
@@ -99,7 +99,9 @@ class TestNetwork:
         sequences = (TEXT, TEXT[:4], TEXT[:1])
         caches = head.new_caches(len(TEXT), 3)
         states = [deep.compute_states(torch.tensor(text[:-1]), head.requested_states) for text in sequences[:2]]
-        head.read([*states, zero_states(deep, head.requested_states, 0)], caches)
+        states.append(zero_states(deep, head.requested_states, 0))
+        for new, cache in zip(states, caches, strict=True):
+            head.read(new, cache)
         batch = head.draft([text[-1] for text in sequences], caches)
         for text, logits in zip(sequences[:2], batch, strict=False):
             torch.testing.assert_close(logits, logits_of(head, deep, text), atol=1e-9, rtol=1e-9)
@@ -149,7 +151,7 @@ class TestNetwork:
         logits = []
         for rows in (states, changed):
             (cache,) = windowed.new_caches(len(TEXT), 1)
-            windowed.read([rows], [cache])
+            windowed.read(rows, cache)
             logits.append(windowed.draft([TEXT[-1]], [cache])[0])
         torch.testing.assert_close(*logits, atol=1e-12, rtol=1e-12)
         assert not torch.allclose(logits[0], logits_of(head, deep, TEXT), atol=1e-2)

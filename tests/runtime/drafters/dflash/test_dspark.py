@@ -41,7 +41,7 @@ def head(files, deep, tmp_path_factory):
 def block_logits(head, states, text):
     """Return the logits (levels, V) after a text's root, without a Markov head's."""
     (cache,) = head.new_caches(len(text), 1)
-    head.read([states], [cache])
+    head.read(states, cache)
     return head.draft([text[-1]], [cache])[0]
 
 

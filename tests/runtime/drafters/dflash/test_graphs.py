@@ -59,7 +59,7 @@ def states_of(head, tokens, seed):
 
 def eager_logits(head, root, states):
     (cache,) = head.new_caches(len(states.layers[0]), 1)
-    head.read([states], [cache])
+    head.read(states, cache)
     return head.draft([root], [cache])[0]
 
 

@@ -44,7 +44,7 @@ class DFlashSequence:
         self.cache.clear()
         self.root, self.unread = tokens[-1], self.head.no_states
         if states is not None:
-            self.head.read([states], [self.cache])
+            self.head.read(states, self.cache)
 
     def commit_unread(self) -> None:
         self.cache.length += len(self.unread)

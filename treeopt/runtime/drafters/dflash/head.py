@@ -153,21 +153,13 @@ class DFlashHead:
         return self.levels + 1 + self.block_tokens
 
     @torch.inference_mode()
-    def read(self, states: Sequence[HiddenStates], caches: Sequence[KVCache]) -> None:
-        """Add rows to the context of each sequence.
-
-        Args:
-            states: the target's, at the tokens that follow each context.
-            caches: one for each sequence.
-        """
-        sizes = [len(new.layers[0]) for new in states]
-        if max(sizes, default=0) > PREFILL_TOKENS:
-            for new, cache, size in zip(states, caches, sizes, strict=True):
-                chunks = [min(PREFILL_TOKENS, size - start) for start in range(0, size, PREFILL_TOKENS)]
-                for chunk in new.split(chunks):
-                    self._read([concatenate_layers(chunk)], [cache])
-        elif sum(sizes):
-            self._read([concatenate_layers(new) for new in states], caches)
+    def read(self, states: HiddenStates, cache: KVCache) -> None:
+        """Add rows to a context in chunks, given the target's hidden states at the tokens that follow it."""
+        if len(states.layers[0]) == 0:
+            return
+        sizes = [len(chunk) for chunk in states.layers[0].split(PREFILL_TOKENS)]
+        for chunk in states.split(sizes):
+            self._read([concatenate_layers(chunk)], [cache])
 
     def _read(self, states: Sequence[Tensor], caches: Sequence[KVCache]) -> None:
         """Add rows to each context, given the concatenated states (n, layers * target's hidden) of each."""
