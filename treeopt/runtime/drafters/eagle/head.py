@@ -37,6 +37,9 @@ from treeopt.runtime.models.padded_batch import PaddedPass, last_rows
 from treeopt.runtime.models.rotary import Rotations
 from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
 
+NO_TOKEN = -1
+"""Read by the first slot of MTP modules, which were trained with zeros in place of an embedding there."""
+
 
 class LayerInput(NamedTuple):
     """The input of the first layer."""
@@ -144,7 +147,7 @@ class EagleHead:
     embedding: Tensor
     """(V, hidden)."""
     first_embedding_read: bool = True
-    """Whether the first slot reads an embedding; MTP modules were trained with zeros there."""
+    """Whether the first slot reads the embedding of its token; MTP modules read `NO_TOKEN` there."""
     fuse: StateFusion
     make_input: Callable[[Tensor, Tensor], LayerInput]
     """From embeddings and fused states, or feedback."""
@@ -199,6 +202,7 @@ class EagleHead:
         """
         if len(tokens) == 0:
             return
+        tokens = self.first_slot_tokens(tokens)
         sizes = [len(chunk) for chunk in tokens.split(PREFILL_TOKENS)]
         state_chunks = states.map(lambda layer: layer[: len(tokens)]).split(sizes)
         for chunk, chunk_states in zip(tokens.split(sizes), state_chunks, strict=True):
@@ -235,18 +239,24 @@ class EagleHead:
 
         Args:
             x: (n, hidden), fused hidden states of the target, or feedback.
-            tokens: int64 (n,), the token after each.
+            tokens: int64 (n,), the token after each, from `first_slot_tokens` if the first slot is among them.
             attention: of the slots.
         """
-        embedded = F.embedding(tokens, self.embedding)
-        if not self.first_embedding_read:
-            is_first = attention.rotations[:, 0, 0].imag == 0  # no position but 0 is rotated by an exact 0
-            embedded = embedded.masked_fill(is_first[:, None], 0)
         first, *others = self.layers
-        hidden = first(*self.make_input(embedded, x), 0, attention)
+        hidden = first(*self.make_input(self._embed(tokens), x), 0, attention)
         for number, (layer, norm) in enumerate(zip(others, self.input_norms, strict=True), start=1):
             hidden = layer(rms_norm(hidden, norm, self.config), hidden, number, attention)
         return hidden
+
+    def first_slot_tokens(self, tokens: Tensor) -> Tensor:
+        """Return what a sequence's slots from the first on read, given the token after each, int64 (n,)."""
+        return tokens if self.first_embedding_read else F.pad(tokens[1:], (1, 0), value=NO_TOKEN)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings (n, hidden) of tokens, int64 (n,); zeros for `NO_TOKEN`."""
+        if self.first_embedding_read:
+            return F.embedding(tokens, self.embedding)
+        return F.embedding(tokens.clamp(min=0), self.embedding).masked_fill((tokens == NO_TOKEN)[:, None], 0)
 
 
 class EagleSequence:
@@ -293,10 +303,10 @@ class EagleSequence:
     def feed_roots(sequences: "Sequence[EagleSequence]") -> list[SequenceInput]:
         head = sequences[0].head
         states = concatenate_states([states for sequence in sequences for states, _ in sequence._pending])
-        tokens = [[token for _, following in sequence._pending for token in following] for sequence in sequences]
+        tokens = [sequence._pending_tokens() for sequence in sequences]
         fused = head.fuse(states).split([len(following) for following in tokens])
         return [
-            SequenceInput(sequence.cache, sequence._to_device(following), PassNodes.chain(len(following)), x)
+            SequenceInput(sequence.cache, following, PassNodes.chain(len(following)), x)
             for sequence, following, x in zip(sequences, tokens, fused, strict=True)
         ]
 
@@ -335,6 +345,10 @@ class EagleSequence:
         assert output.states is not None  # heads return feedback
         assert output.states.last is not None
         self._feedback[first : first + len(output.states.last)] = output.states.last
+
+    def _pending_tokens(self) -> Tensor:
+        tokens = self._to_device([token for _, following in self._pending for token in following])
+        return self.head.first_slot_tokens(tokens) if self.cache.length == 0 else tokens
 
     def _to_device(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor(tokens, dtype=torch.int64).to(self.head.device, non_blocking=True)

@@ -27,6 +27,7 @@ def unroll(head: EagleHead, states: HiddenStates, tokens: Tensor, *, roots: int,
     slots = len(tokens)
     if not roots:
         return
+    tokens = head.first_slot_tokens(tokens)
     (cache,) = new_caches(head, slots + roots * (steps - 1), 1)
     first_root = slots - roots
     hidden = head.hidden(head.fuse(states), tokens, SequenceAttention.of(SequenceInput.causal(cache, tokens)))
