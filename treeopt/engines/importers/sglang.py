@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, acceptance_from_mean, pool_steps
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, NUMBER, ForeignFile, JsonObject, check_equal
-from treeopt.engines.importers.importer import SWEEP, Importer, Measurements
+from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, Importer, Measurements
 from treeopt.engines.importers.sweep import LENGTH, ROOTED
 from treeopt.engines.importers.table_rows import flatten_settings
 from treeopt.engines.prometheus import SampleError, read_samples
@@ -202,6 +202,10 @@ def refuse_mean_only(file: ForeignFile) -> Measurements:
             place or "content",
             f"expected the draft length of each result, such as {LENGTH[1]}. Got none: add it, or update SGLang, whose "
             "results contain it in server_info.",
+        )
+    if file.part != ACCEPTANCE:
+        raise file.error(
+            place or "content", f"expected {file.part}. Got results with a mean {key}, which contain none."
         )
     raise file.error(
         place or "content",
