@@ -47,6 +47,26 @@ VLLM_BENCH = {
     "spec_decode_accepted_tokens": 60,
     "spec_decode_per_position_acceptance_rates": [0.75, 0.5, 0.25],
 }
+VLLM_BENCH_PRINTED = """
+============ Serving Benchmark Result ============
+Successful requests:                     20
+Maximum request concurrency:             4
+Output token throughput (tok/s):         331.02
+-----Time per Output Token (excl. 1st token)------
+Mean TPOT (ms):                          12.65
+Median TPOT (ms):                        11.90
+---------------Speculative Decoding---------------
+Acceptance rate (%):                     73.47
+Acceptance length:                       3.20
+Drafts:                                  6393
+Draft tokens:                            19179
+Accepted tokens:                         14090
+Per-position acceptance (%):
+  Position 0:                            83.42
+  Position 1:                            72.91
+  Position 2:                            64.07
+==================================================
+"""
 SPECDEC = {
     "Request_AL": {"0": {"0": 2.5}},
     "Average_AL": 2.5,

@@ -16,6 +16,7 @@ from tests.engines.importers.samples import (
     SUMMARY,
     TRTLLM,
     VLLM_BENCH,
+    VLLM_BENCH_PRINTED,
     aiperf,
     changed,
     json_lines,
@@ -72,6 +73,22 @@ class TestVllmBench:
         refuse_table(changed(VLLM_BENCH, RATES, to=...), "content", "give it to --sweep|Got JSON")
         models = [VLLM_BENCH | {"model_id": name} for name in "ab"]
         refuse_table(json_lines(models), "model_id", "the results of one model. Got 2")
+
+    def test_printed_result_is_read_like_the_saved_one(self, read_table):
+        saved = {
+            "spec_decode_num_drafts": 6393,
+            "spec_decode_draft_tokens": 19179,
+            RATES: [0.8342, 0.7291, 0.6407],
+        }
+        result = read_table(f"Starting main benchmark run...\n{VLLM_BENCH_PRINTED}")
+        assert result.table == read_table(saved).table
+        assert result.positions == 6393
+
+    def test_printed_results_without_acceptance_of_one_run_are_refused(self, refuse_table):
+        plain, _, _ = VLLM_BENCH_PRINTED.partition("---------------Speculative")
+        refuse_table(plain, "content", "Got none: keep one that drafted")
+        refuse_table(2 * VLLM_BENCH_PRINTED, "content", "Got 2: keep one")
+        refuse_table(VLLM_BENCH_PRINTED.replace("14090", "14190"), RATES, "expected 14190")
 
 
 class TestVllmLog:
@@ -335,12 +352,13 @@ class TestSglang:
         assert read_table(json_lines(lines)).prompts == 1
         refuse_table(lines[:1], "meta_info", "spec_accept_histogram of at least one request")
 
-    def test_contradictions_are_refused(self, refuse_table):
+    def test_contradictions_are_refused(self, refuse_table, refuse_times):
         refuse_table(META | {"spec_verify_ct": 41}, "spec_accept_histogram", "expected 41 steps")
         refuse_table(META | {"completion_tokens": 50}, "completion_tokens", "at least about the 60")
         refuse_table(META | {"spec_accept_length": 3.5}, "spec_accept_length", "expected 2.5")
         for key in ("accept_length", "acc_length", "average_acceptance_length"):
             refuse_table({"backend": "sglang", key: 2.5}, "content", f"the mean {key} only: take SGLang's responses")
+            refuse_times({"backend": "sglang", key: 2.5}, "content", f"expected times. Got results with a mean {key}")
         refuse_table("accept len: 2.5\n", "content", "lines with #running-req and accept len")
 
     def test_mean_of_the_log_is_weighted_by_running_requests(self, read_table):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import call
+from tests.engines.importers.samples import VLLM_BENCH_PRINTED
 from tests.engines.importers.test_profiles import mutated
 from treeopt.engines.importers import read_latency, sweep_profile
 from treeopt.engines.importers.sweep_acceptance import estimate_rate, fit_survival
@@ -210,6 +211,25 @@ def test_vllm_result_files_form_one_sweep(tmp_path):
     (latency,) = sweep_profile(paths, sampling=GREEDY, context_tokens=256).chain_latencies
     assert [chain.length for chain in latency.chains] == list(MEASURED)
     assert float(np.mean(latency.chains[2].steps.samples_s)) == pytest.approx(step_s(3, 4))
+
+
+def test_printed_results_of_vllm_and_sglang(tmp_path):
+    """SGLang's bench_serving has the same heading, and prints an accept length without the draft length."""
+    plain, _, _ = VLLM_BENCH_PRINTED.partition("---------------Speculative")
+    (tmp_path / "plain.txt").write_text(plain.replace("12.65", "25.30"))
+    (tmp_path / "k3.txt").write_text(VLLM_BENCH_PRINTED)
+    paths = [tmp_path / "plain.txt", tmp_path / "k3.txt"]
+    (latency,) = sweep_profile(paths, sampling=GREEDY, context_tokens=256).chain_latencies
+    assert latency.batch_size == 4
+    assert {chain.length: float(np.mean(chain.steps.samples_s)) for chain in latency.chains} == pytest.approx(
+        {0: 0.0253, 3: 0.01265 * 3.2}
+    )
+    (tmp_path / "sglang.txt").write_text(f"{plain}Accept length:            2.50\n")
+    with pytest.raises(FormatError, match="expected the draft length"):
+        import_sweep(tmp_path / "sglang.txt")
+    (tmp_path / "unlimited.txt").write_text(plain.replace("Maximum request concurrency", "Peak concurrent requests"))
+    with pytest.raises(FormatError, match="--max-concurrency"):
+        import_sweep(tmp_path / "unlimited.txt")
 
 
 def vllm_sweep_rows(settings):

@@ -1,4 +1,4 @@
-"""Acceptance that vLLM reports of a server: its log, and results of `vllm bench serve --save-result`.
+"""Acceptance that vLLM reports of a server: its log, and results that `vllm bench serve` saves or prints.
 
 The log has a line every ten seconds, of the drafts since the last one:
 
@@ -10,11 +10,16 @@ The benchmark counts its own window. With --append-result its file has a line fo
     spec_decode_num_drafts: steps that drafted; missing in servers that do not count them
     spec_decode_draft_tokens, spec_decode_accepted_tokens: drafted and accepted tokens
     spec_decode_per_position_acceptance_rates: the share of all drafts that accepted the token at each position
+
+What it prints has the same numbers under other names, rates in per cent, under a heading `Serving Benchmark Result`.
 """
 
+import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import SHORTER_DRAFTS, StepCounts, pool_steps, table_from_rates
 from treeopt.engines.importers.foreign_file import NUMBER, ForeignFile, check_equal
@@ -31,6 +36,23 @@ MEAN_ROUNDING, RATE_ROUNDING = 0.0051, 0.00051
 """Two and three decimals."""
 DRAFTS, DRAFTED, ACCEPTED = "spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"
 RATES = "spec_decode_per_position_acceptance_rates"
+PRINTED_HEADING = " Serving Benchmark Result "
+PRINTED = {
+    "Maximum request concurrency": "max_concurrency",
+    "Max request concurrency": "max_concurrency",
+    "Successful requests": "num_prompts",
+    "Output token throughput (tok/s)": "output_throughput",
+    "Mean TPOT (ms)": "mean_tpot_ms",
+    "Accept length": "accept_length",
+    "Acceptance length": "spec_decode_acceptance_length",
+    "Drafts": DRAFTS,
+    "Draft tokens": DRAFTED,
+    "Accepted tokens": ACCEPTED,
+}
+"""Names in the saved results by those in the printed ones, of SGLang's bench_serving too, whose heading is the same."""
+_PRINTED_LINE = re.compile(rf"^\s{{0,9}}(\w[^:\n]{{0,60}}):\s{{0,60}}({NUMBER})\s*$", re.MULTILINE)
+PERCENT_ROUNDING = 5e-5
+"""Rates in per cent have two decimals."""
 
 
 def read_log(file: ForeignFile) -> Measurements:
@@ -95,16 +117,45 @@ def _average_rates(file: ForeignFile, intervals: Sequence[Sequence[float]]) -> I
 def read_bench(file: ForeignFile) -> Measurements:
     """Return the acceptance of all runs, or the rows of a sweep.
 
-    Raises FormatError for totals that contradict the rates, and for several models.
+    Raises FormatError for totals that contradict the rates, for several models, and for several printed runs that drafted,
+    because they do not name their model.
     """
+    printed = _is_printed(file)
+    if printed:
+        file = replace(file, data="\n".join(map(json.dumps, _parse_printed(file.text))).encode())
     if file.part == SWEEP:
         return read_sweep(file)
     results = [result for result in file.objects if RATES in result.content]
     file.check_one("model_id", "the results of one model", [result.content.get("model_id") for result in results])
-    return Measurements(acceptance=_pool_runs(file, [result.inner().fields for result in results]))
+    if printed and len(results) != 1:
+        raise file.error(
+            "content",
+            f"expected one result with Per-position acceptance. Got {len(results) or 'none'}: keep one that drafted.",
+        )
+    rounding = PERCENT_ROUNDING if printed else 0.0
+    return Measurements(acceptance=_pool_runs(file, [result.inner().fields for result in results], rounding))
 
 
-def _pool_runs(file: ForeignFile, runs: Sequence[Fields]) -> ImportedAcceptance:
+def _is_printed(file: ForeignFile) -> bool:
+    return PRINTED_HEADING in file.text and not file.is_json
+
+
+def _parse_printed(text: str) -> list[dict[str, Any]]:
+    """Return the printed results as --save-result writes them; numbers that were not printed are None."""
+    results = []
+    for block in text.split(PRINTED_HEADING)[1:]:
+        numbers = {
+            name: int(number) if number.isdecimal() else float(number) for name, number in _PRINTED_LINE.findall(block)
+        }
+        result: dict[str, Any] = dict.fromkeys(PRINTED.values())
+        result |= {saved: numbers[name] for name, saved in PRINTED.items() if name in numbers}
+        if rates := [number / 100 for name, number in numbers.items() if name.startswith("Position ")]:
+            result[RATES] = rates
+        results.append(result)
+    return results
+
+
+def _pool_runs(file: ForeignFile, runs: Sequence[Fields], rounding: float) -> ImportedAcceptance:
     kind = "vLLM benchmark result"
     if len(runs) == 1 and DRAFTS not in runs[0]:
         table = runs[0].build(RATES, table_from_rates, runs[0].numbers(RATES))
@@ -115,7 +166,8 @@ def _pool_runs(file: ForeignFile, runs: Sequence[Fields]) -> ImportedAcceptance:
         run.build(RATES, table_from_rates, rates)  # refuses rates that are not shares, and rates that rise
         steps = StepCounts.from_rates(rates, drafts)
         if ACCEPTED in run:
-            accepted, within = run.integer(ACCEPTED, least=0), 0.5 * len(rates)  # each count was rounded
+            accepted = run.integer(ACCEPTED, least=0)
+            within = (0.5 + rounding * drafts) * len(rates)  # each count was rounded, and each printed rate
             why = f"{ACCEPTED}, over all drafts"
             check_equal(run, RATES, expected=accepted, got=sum(steps.accepted), within=within, why=why)
         has_shorter |= DRAFTED in run and run.integer(DRAFTED, least=0) < drafts * len(rates)
@@ -138,9 +190,9 @@ LOG = Importer(
 )
 BENCH = Importer(
     name="vllm-bench",
-    title="result of vllm bench serve --save-result",
+    title="result of vllm bench serve, saved or printed",
     contains=(ACCEPTANCE, SWEEP),
     needs="spec_decode_per_position_acceptance_rates, and spec_decode_num_drafts for intervals",
-    matches=lambda file: any(RATES in result.content for result in file.objects),
+    matches=lambda file: _is_printed(file) or any(RATES in result.content for result in file.objects),
     read=read_bench,
 )
