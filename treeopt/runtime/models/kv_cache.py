@@ -1,7 +1,7 @@
 """Keys and values of several sequences in preallocated memory."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -97,11 +97,12 @@ class KVCache(SequenceCache):
     def commit(self, path: Sequence[int]) -> None:
         first, count = self.length, len(path)
         if path[-1] != count - 1:  # otherwise the path is already in place
+            slots = torch.tensor([first + node for node in path])
+            slots_on = cache(partial(slots.to, non_blocking=True))  # one copy for each device
             for entries in self._movable:
                 if isinstance(entries, Tensor):
                     with torch.inference_mode():
-                        slots = torch.tensor([first + node for node in path])
-                        nodes = entries.index_select(-2, slots.to(entries.device, non_blocking=True))
+                        nodes = entries.index_select(-2, slots_on(entries.device))
                         entries[..., first : first + count, :] = nodes
                 else:
                     for slot, node in enumerate(path):  # in ascending order no node is overwritten before it has moved
