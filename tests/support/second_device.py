@@ -47,8 +47,7 @@ class _Module:
         pass
 
 
-_setup_privateuseone_for_python_backend("second", backend_module=_Module())
-SECOND = torch.device("second:0")
+SECOND = torch.device("privateuseone:0")
 MOVES = {"_to_copy", "copy_", "_copy_from"}
 moved = Counter()
 """Tensors that were moved between the devices, by direction."""
@@ -120,7 +119,8 @@ class _NewTensors(TorchFunctionMode):
 
 @contextmanager
 def second_device():
-    """Let tensors and generators be made on `SECOND`."""
+    """Let tensors and generators be made on `SECOND`, once in a process."""
+    _setup_privateuseone_for_python_backend("second", backend_module=_Module())
     own, torch.Generator = torch.Generator, Generator
     moved.clear()
     try:
