@@ -1,10 +1,9 @@
 """Several processes measure exactly what one measures, and when one ends all end and name it.
 
-Run as a script under `torchrun`, this file is what each process does; fast tests fork the processes instead.
+Run as a script under `torchrun`, this file is what each process does; most tests fork the processes instead.
 """
 
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ import pytest
 import torch
 
 from tests.profiler.pretended import FakeClock, interrupt, measure_profile
+from tests.support.forked import FORK, forks
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler import Checkpoint, Settings
@@ -175,8 +175,7 @@ def run_forks(folder, task, case, count=2):
     torch.save(case, folder / "case.pt")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    fork = multiprocessing.get_context("fork")
-    copies = [fork.Process(target=run_copy, args=(rank, folder, task, count, port)) for rank in range(count)]
+    copies = [FORK.Process(target=run_copy, args=(rank, folder, task, count, port)) for rank in range(count)]
     for process in copies:
         process.start()
     for process in copies:
@@ -199,11 +198,6 @@ def run_under_torchrun(folder, task, case, count=2):
         check=False,
     )
     return done.returncode, done.stderr
-
-
-def forks(test):
-    """Mark tests that fork this process, threads of the test runner included."""
-    return pytest.mark.process(pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")(test))
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +257,7 @@ def test_all_processes_end_with_one_and_name_it_and_one_process_resumes(
     assert save(measure(case, resumed), tmp_path / "profile.yaml") == whole
 
 
-@pytest.mark.process
+@forks
 @pytest.mark.slow
 def test_two_processes_measure_a_split_target(case, tmp_path):
     transformers = pytest.importorskip("transformers")
@@ -276,7 +270,7 @@ def test_two_processes_measure_a_split_target(case, tmp_path):
     model.save_pretrained(tmp_path / "llama")
     lines = [{"conditions": "conditions, target split over 2 processes"}, ["verify 20x1 sampled", 1, [1.0]]]
     (tmp_path / "split.partial").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    code, stderr = run_under_torchrun(tmp_path, "split", case)
+    code, stderr = run_forks(tmp_path, "split", case)
     assert code == FINISHED, stderr
     results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert results[0]["total"] == results[1]["total"]
