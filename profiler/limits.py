@@ -6,7 +6,13 @@ from treeopt.errors import InvalidValueError
 from treeopt.profiler.acceptance.contexts import Window
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.profiler.settings import Settings
-from treeopt.runtime.models.model import LanguageModel, describe_length_limit, max_sequence_tokens, shortest_model
+from treeopt.runtime.models.model import (
+    LanguageModel,
+    check_token_ids,
+    describe_length_limit,
+    max_sequence_tokens,
+    shortest_model,
+)
 
 MIN_POSITIONS = 16
 """Positions of each sequence that are counted, however small the time budget."""
@@ -36,11 +42,13 @@ def longest_sequence(
 def check_measurable(
     target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]], settings: Settings
 ) -> None:
-    """Raise InvalidValueError if prompts are missing, or a context or the positions do not fit the models."""
+    """Raise InvalidValueError if prompts are missing or of another tokenizer, or a context or the positions do not fit the models."""
     shortest = shortest_model(target, draft)
     max_tokens = shortest.config.max_positions
     if len(prompts) < 2 or min(map(len, prompts)) == 0:
         raise InvalidValueError(f"prompts: expected at least two, none empty. Got {len(prompts)}.", field="prompts")
+    for prompt in prompts:
+        check_token_ids(target, prompt, "prompts")
     if max_tokens <= ROOM_TOKENS:
         raise InvalidValueError(
             f"context_tokens: expected models that take more than {ROOM_TOKENS} tokens, which the timed steps need. "

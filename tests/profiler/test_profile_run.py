@@ -169,6 +169,10 @@ class TestRefusals:
         with pytest.raises(InvalidValueError, match="prompts: expected at least two, none empty"):
             check_measurable(target, draft, few)
 
+    def test_prompts_of_another_tokenizer_are_refused(self, target, draft):
+        with pytest.raises(InvalidValueError, match=r"prompts: expected tokens from 0 to 22, .* Got 23: use its own"):
+            check_measurable(target, draft, [[1], [2, 23]])
+
     def test_context_longer_than_the_models_is_refused(self, target, make_model, draft, prompts):
         check_measurable(target, draft, prompts, replace(SETTINGS, context_tokens=(64,)))
         with pytest.raises(InvalidValueError, match=r"context_tokens: expected at most 64.*takes 128 tokens.*Got 65"):

@@ -27,8 +27,8 @@ class TestSequences:
         ("prompt", "count", "reason"),
         [
             ([], 5, r"token_ids: expected at least one token. Got an empty prompt"),
-            ([1, 23], 5, r"token_ids: expected tokens from 0 to 22"),
-            ([-1, 2], 5, r"token_ids: expected tokens from 0 to 22"),
+            ([1, 23], 5, r"token_ids: expected tokens from 0 to 22, which .* has. Got 23: use its own tokenizer"),
+            ([-1, 2], 5, r"token_ids: expected tokens from 0 to 22, which .* Got -1"),
             (
                 [1] * 100,
                 29,

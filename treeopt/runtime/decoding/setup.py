@@ -11,7 +11,13 @@ from treeopt.runtime.drafters.drafter import ROOT_ONLY, Drafter
 from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.memory import check_batch_size, check_room, decoder_bytes
-from treeopt.runtime.models.model import NO_STATES, LanguageModel, describe_length_limit, shortest_model
+from treeopt.runtime.models.model import (
+    NO_STATES,
+    LanguageModel,
+    check_token_ids,
+    describe_length_limit,
+    shortest_model,
+)
 from treeopt.runtime.models.runner import GraphPool
 from treeopt.runtime.rules import Rule, get_rule
 from treeopt.trees import TokenTree
@@ -127,11 +133,9 @@ class Setup:
 
     def check_request(self, tokens: Sequence[int], max_new_tokens: int) -> None:
         """Raise InvalidValueError for a prompt or a number of new tokens that the decoder cannot take."""
-        vocabulary = self.target.config.vocabulary
         if len(tokens) == 0:
             raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.", field="token_ids")
-        if not all(0 <= token < vocabulary for token in tokens):
-            raise InvalidValueError(f"token_ids: expected tokens from 0 to {vocabulary - 1}.", field="token_ids")
+        check_token_ids(self.target, tokens, "token_ids")
         if max_new_tokens < 0:
             raise InvalidValueError(
                 f"max_new_tokens: expected at least 0. Got {max_new_tokens}.", field="max_new_tokens"

@@ -308,6 +308,17 @@ def prefill_in_chunks(
     return concatenate_states(parts) if requested_states.all_tokens else parts[-1]
 
 
+def check_token_ids(model: LanguageModel, tokens: Sequence[int], field: str) -> None:
+    """Raise InvalidValueError for a token that a model has no embedding of, such as one of another model's tokenizer."""
+    vocabulary = model.config.vocabulary
+    unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
+    if unknown is not None:
+        raise InvalidValueError(
+            f"{field}: expected tokens from 0 to {vocabulary - 1}, which {model.name} has. Got {unknown}: use its own tokenizer.",
+            field=field,
+        )
+
+
 def describe_length_limit(model: LanguageModel) -> str:
     """Return a model's maximum sequence length in words: `llama takes 2048 tokens, its trained length`."""
     return f"{model.name} takes {describe_max_positions(model.config)}"
