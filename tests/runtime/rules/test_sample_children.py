@@ -141,6 +141,8 @@ class TestDraw:
         [
             ("eagle", (1, 2), [1], r"rule: expected one of sequoia.*Got 'eagle'"),
             ("sequoia", (2, 3), [1, 4], r"counts: expected at most 3, the vocabulary. Got 4"),
+            ("sequoia", (2, 3), [1, -1], r"counts: expected at least 0. Got -1"),
+            ("sequoia", (2, 3), [1.0, 1.0], r"counts: expected whole numbers. Got torch.float32"),
             ("sequoia", (3,), [1], r"draft_probs, counts: expected \(m, V\) and \(m,\)"),
             ("sequoia", (2, 3), [1, 1, 1], r"draft_probs, counts: expected \(m, V\) and \(m,\)"),
             ("sequoia", (2, 3), [[1], [1]], r"draft_probs, counts: expected \(m, V\) and \(m,\)"),
@@ -149,6 +151,11 @@ class TestDraw:
     def test_invalid_arguments_are_refused(self, rule, probs, counts, reason):
         with pytest.raises(InvalidValueError, match=reason):
             draw(rule, torch.ones(probs) / 3, torch.tensor(counts))
+
+    def test_lists_are_converted(self):
+        assert draw("target", [[0.1, 0.9], [0.8, 0.2]], [2, 1]).tolist() == [1, 0, 0]
+        with pytest.raises(InvalidValueError, match=r"counts: expected a tensor\. Got None"):
+            draw("target", [[0.1, 0.9]], None)
 
 
 class TestHalfPrecisionLogits:

@@ -65,7 +65,7 @@ class TestVerify:
         [
             (2, (3, 4), (3, 4), r"tokens: expected \(3,\), one per node. Got \(2,\)"),
             (3, (2, 4), (3, 4), r"draft_probs: expected \(3, V\), a row per node. Got \(2, 4\)"),
-            (3, (3, 4), (4, 4), r"draft_probs: expected|target_probs: expected"),
+            (3, (3, 4), (4, 4), r"target_probs: expected \(3, V\), a row per node. Got \(4, 4\)"),
             (3, (3, 5), (3, 4), r"draft_probs: expected \(3, V\), a row per node. Got \(3, 5\)"),
             (3, (3, 4), (3,), r"_probs: expected \(3, V\)"),
         ],
@@ -80,6 +80,26 @@ class TestVerify:
             InvalidValueError, match=r"tokens: expected drafted tokens from 0 to 3\. Got \[(0, 4|-1, 0)\]"
         ):
             verify("sequoia", chain(2), torch.tensor(tokens), torch.ones(3, 4), torch.ones(3, 4))
+
+    def test_arguments_of_other_types_are_refused(self):
+        arguments = {
+            "tree": chain(1),
+            "tokens": [0, 1],
+            "draft_probs": np.ones((2, 2)),
+            "target_probs": np.ones((2, 2)),
+        }
+        assert len(verify("sequoia", **arguments).nodes) in (1, 2)  # lists and arrays are converted
+        for name, value, expected in (
+            ("tree", [-1, 0], "a TokenTree"),
+            ("tokens", None, "a tensor"),
+            ("tokens", torch.zeros(2), "whole numbers"),
+            ("draft_probs", None, "a tensor"),
+            ("target_probs", "half", "a tensor"),
+            ("target_probs", torch.zeros(2, 2), "probabilities of at least 0, with one above 0"),
+            ("target_probs", torch.tensor([[1.0, 0.0], [1.5, -0.5]]), "probabilities of at least 0"),
+        ):
+            with pytest.raises(InvalidValueError, match=f"{name}: expected {expected}"):
+                verify("sequoia", **arguments | {name: value})
 
     def test_unknown_and_lossy_rules_are_refused(self):
         arguments = chain(0), torch.tensor([0]), torch.ones((1, 2)), torch.ones((1, 2))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from treeopt.arguments import describe_value
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.rules.distributions import EPSILON, inverse_cdf, uniform
 
@@ -122,13 +123,28 @@ def sample_gumbel_top_k(
     return take_likeliest((distribution.double() + EPSILON).div_(keys.log_().neg_()), children)
 
 
+def to_tensor(name: str, values: object, *, whole: bool = False) -> Tensor:
+    """Return values as a tensor, int64 if they are whole numbers; raises InvalidValueError if they cannot be one."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidValueError(f"{name}: expected a tensor. Got {describe_value(values)}.", field=name) from None
+    if not whole:
+        return tensor
+    if tensor.numel() and (tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex()):
+        raise InvalidValueError(f"{name}: expected whole numbers. Got {tensor.dtype}: give int64.", field=name)
+    return tensor.long()
+
+
 def check_counts(distribution: Tensor, counts: Tensor) -> None:
     """Raise InvalidValueError for numbers of children that do not fit the distributions."""
     if distribution.ndim != 2 or counts.shape != distribution.shape[:1]:
         raise InvalidValueError(
             f"draft_probs, counts: expected (m, V) and (m,). Got {tuple(distribution.shape)}, {tuple(counts.shape)}."
         )
-    largest = int(counts.max()) if len(counts) else 0
+    least, largest = (int(counts.min()), int(counts.max())) if len(counts) else (0, 0)
+    if least < 0:
+        raise InvalidValueError(f"counts: expected at least 0. Got {least}.")
     if largest > distribution.shape[1]:
         raise InvalidValueError(f"counts: expected at most {distribution.shape[1]}, the vocabulary. Got {largest}.")
 

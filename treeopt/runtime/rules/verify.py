@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from treeopt.arguments import check_instance
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.finite import all_finite
@@ -16,7 +17,7 @@ from treeopt.runtime.models.model import concatenate
 from treeopt.runtime.rules import Rule, get_rule
 from treeopt.runtime.rules.distributions import EPSILON, inverse_cdf, uniform
 from treeopt.runtime.rules.layout import batch_layout
-from treeopt.runtime.rules.sample_children import check_counts, check_finite, index_children
+from treeopt.runtime.rules.sample_children import check_counts, check_finite, index_children, to_tensor
 from treeopt.runtime.rules.selection import HostTree
 from treeopt.trees import TokenTree
 
@@ -56,9 +57,11 @@ def draw(rule: str, draft_probs: Tensor, counts: Tensor, generator: torch.Genera
         generator: of the random numbers; the same state gives the same children.
 
     Returns int64 (sum(counts),): tokens node after node, in the order sampled, which is their rank.
-    Raises InvalidValueError for an unknown rule, more children than tokens, or probabilities that are not finite.
+    Raises InvalidValueError for an unknown rule, more children than tokens or fewer than none, or probabilities that are not
+    finite.
     """
     sample = get_rule(rule, lossy=True).draw
+    draft_probs, counts = to_tensor("draft_probs", draft_probs), to_tensor("counts", counts, whole=True)
     check_counts(draft_probs, counts)
     check_finite("draft_probs", draft_probs[counts > 0])
     if len(counts) == 0 or int(counts.max()) == 0:
@@ -88,10 +91,13 @@ def verify(
         lossy: allow rules that change the output's distribution.
 
     Raises InvalidValueError for an unknown rule, a lossy one unless allowed, shapes that do not fit the tree, drafted
-    tokens outside the vocabulary, or probabilities that are not finite.
+    tokens outside the vocabulary, probabilities that are not finite, or rows of the target that are no distribution.
     """
     verification_rule = get_rule(rule, lossy=lossy)
-    for name, probs in (("draft_probs", draft_probs), ("target_probs", target_probs)):
+    check_instance("tree", tree, TokenTree, "make one with treeopt.TokenTree(parents)")
+    draft_probs, target_probs = to_tensor("draft_probs", draft_probs), to_tensor("target_probs", target_probs)
+    tokens = to_tensor("tokens", tokens, whole=True)
+    for name, probs in (("target_probs", target_probs), ("draft_probs", draft_probs)):
         if probs.ndim != 2 or len(probs) != tree.nodes or probs.shape != target_probs.shape:
             raise InvalidValueError(f"{name}: expected ({tree.nodes}, V), a row per node. Got {tuple(probs.shape)}.")
     if tokens.shape != (tree.nodes,):
@@ -100,6 +106,10 @@ def verify(
     if bool(((drafted < 0) | (drafted > last)).any()):  # numba would read other memory
         raise InvalidValueError(f"tokens: expected drafted tokens from 0 to {last}. Got {drafted.tolist()!s:.60}.")
     check_finite("target_probs", target_probs)
+    if not bool((target_probs >= 0).all() & (target_probs.sum(1) > 0).all()):
+        raise InvalidValueError(
+            "target_probs: expected probabilities of at least 0, with one above 0 in every row. Got others."
+        )
     check_finite("draft_probs", draft_probs[torch.from_numpy(tree.child_counts > 0).to(draft_probs.device)])
     verifier = Verifier(verification_rule, target_probs.shape[1], target_probs.device)
     verifier.test([tree], tokens, draft_probs.detach().double(), target_probs.detach().double())
