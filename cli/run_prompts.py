@@ -103,14 +103,7 @@ def run_prompts(generation: Generation) -> None:
     requests = _requests(generation, prompts)
     checkpoint = _open_checkpoint(generation, requests)
     start_s = time.perf_counter()
-    try:
-        errors = _decode(generation, requests, checkpoint)
-    except InterruptionError:
-        raise
-    except TreeoptError:
-        if not checkpoint.samples(KIND):
-            checkpoint.remove()  # there is nothing to resume
-        raise
+    errors = _decode(generation, requests, checkpoint)
     seconds = time.perf_counter() - start_s
     sequences = checkpoint.samples(KIND)
     rows = [
@@ -183,7 +176,7 @@ def _decode(
                 if step.finished:
                     tick()
     except KeyboardInterrupt:
-        if (checkpoint_file := checkpoint_path(options.path)) is None:
+        if (checkpoint_file := checkpoint_path(options.path)) is None or not checkpoint_file.exists():
             raise
         raise InterruptionError(
             f"interrupted. {len(checkpoint.samples(KIND))} of {counted(len(requests), 'sequence')} are saved in "

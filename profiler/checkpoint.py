@@ -39,6 +39,7 @@ class Entry:
 class Checkpoint:
     """A file of measurements, one JSON line each, after a first line with the conditions they were made under.
 
+    The first measurement creates it, because a file without one would hinder the next run and help none.
     Each of several processes appends to a file of its own, next to that of process 0.  All start with the entries of all
     files.
 
@@ -60,15 +61,11 @@ class Checkpoint:
         self._first_path = path
         self._path = path and _process_path(path, processes.rank) if processes.writes_checkpoint else None
         self._has_entries = False
-        heading = processes.run_on_first(lambda: heading + processes.conditions)
-        for entry in processes.run_on_first(lambda: _start(path, heading, resume=resume)):
+        self._heading = processes.run_on_first(lambda: heading + processes.conditions)
+        for entry in processes.run_on_first(lambda: _start(path, self._heading, resume=resume)):
             self._store(entry)
-        if self._path is None:
-            return
-        if resume and self._path.exists():
+        if self._path is not None and self._path.exists():
             self._has_entries = _truncate_partial_line(self._path) > 1  # the heading is a line too
-        else:
-            self._write("w", json.dumps({"conditions": heading}))
 
     def append(self, kind: str, key: int, values: tuple[float, ...]) -> None:
         """Store one measurement.
@@ -77,7 +74,10 @@ class Checkpoint:
         """
         self._store(Entry(kind, key, values))
         if self._path is not None:
-            self._write("a", json.dumps([kind, key, list(values)]))
+            lines = [json.dumps([kind, key, list(values)])]
+            if not self._has_entries:
+                lines.insert(0, json.dumps({"conditions": self._heading}))
+            self._write("".join(f"{line}\n" for line in lines))
             self._has_entries = True
 
     def kinds(self) -> Iterator[str]:
@@ -106,14 +106,14 @@ class Checkpoint:
         self._entries.setdefault(entry.kind, []).append(entry)
         self._samples.setdefault(entry.kind, {}).setdefault(entry.key, []).extend(entry.values)
 
-    def _write(self, mode: str, line: str) -> None:
-        """Write one line and close the file, so that the line survives the end of the process."""
+    def _write(self, lines: str) -> None:
+        """Add lines to the measurements and close the file, so that they survive the end of the process."""
         assert self._path is not None
         opened = False
         try:
-            with self._path.open(mode, encoding="utf-8") as file:
+            with self._path.open("a" if self._has_entries else "w", encoding="utf-8") as file:
                 opened = True
-                file.write(line + "\n")
+                file.write(lines)
         except OSError as error:
             hint = describe_checkpoint(self._path) if self._has_entries else "Make room, or choose another output."
             if opened and not self._has_entries:
@@ -156,14 +156,17 @@ def _process_path(path: Path, rank: int) -> Path:
 
 
 def _start(path: Path | None, heading: str, *, resume: bool) -> list[Entry]:
-    """Return the entries of all files if they are to be resumed, else remove the files of other processes."""
+    """Return the entries of all files if they are to be resumed, else remove the files."""
     if path is None:
         return []
     if resume:
         files = (file for file in (path, *numbered_files(path)) if file.exists())
         return [entry for file in files for entry in _read(file, heading)]
-    for file in numbered_files(path):
-        file.unlink(missing_ok=True)
+    for file in (path, *numbered_files(path)):
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise TreeoptError(f"{file}: cannot be removed ({error.strerror}). Choose another output.") from None
     return []
 
 

@@ -149,10 +149,19 @@ def test_unwritable_file_is_refused(path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", refuse)
-        for write in (lambda: checkpoint.append("verify", 1, (0.1,)), lambda: Checkpoint(path, HEADING)):
-            with pytest.raises(TreeoptError, match=rf"{path}: cannot be written \(Permission denied\)"):
-                write()
+        for unwritable in (checkpoint, Checkpoint(path.with_name("new"), HEADING)):
+            with pytest.raises(TreeoptError, match=r"(partial|new): cannot be written \(Permission denied\)"):
+                unwritable.append("verify", 1, (0.1,))
     assert path.read_bytes() == before
+
+
+def test_the_first_measurement_creates_the_file(path):
+    """A run that failed before it would otherwise stop the next one with the advice to resume it."""
+    fill(path)
+    checkpoint = Checkpoint(path, HEADING)
+    assert not path.exists(), "the old measurements were to be replaced"
+    checkpoint.append("verify", 4, (0.25,))
+    assert Checkpoint(path, HEADING, resume=True).samples("verify") == {4: [0.25]}
 
 
 @contextmanager
@@ -193,9 +202,9 @@ class TestFullDisk:
 
     @pytest.mark.parametrize("measured", [False, True])
     def test_resumed_file_stays_only_with_a_measurement(self, path, measured):
-        checkpoint = Checkpoint(path, HEADING)
+        path.write_text(json.dumps({"conditions": HEADING}) + "\n")
         if measured:
-            checkpoint.append("verify", 4, (0.25,))
+            fill(path)
         checkpoint = Checkpoint(path, HEADING, resume=True)
         with disk_of(path.stat().st_size), pytest.raises(TreeoptError, match="cannot be written"):
             checkpoint.append("verify", 8, (0.5,))
@@ -219,9 +228,12 @@ class TestSeveralProcesses:
         other = Path(f"{path}.notes")
         for name in (".1", ".11", ".notes"):
             Path(f"{path}{name}").write_text("left by an earlier run")
+        path.write_text("left by an earlier run")
         checkpoint = Checkpoint(path, HEADING)
-        assert sorted(path.parent.glob("*.partial*")) == [path, other]
-        Checkpoint(path, HEADING, resume=True, processes=Second())
+        assert list(path.parent.glob("*.partial*")) == [other]
+        fill(path)
+        Checkpoint(path, HEADING, resume=True, processes=Second()).append("verify", 4, (0.25,))
+        assert sorted(path.parent.glob("*.partial*")) == [path, Path(f"{path}.1"), other]
         checkpoint.remove()
         assert sorted(path.parent.glob("*.partial*")) == [other]
 
@@ -254,7 +266,7 @@ class TestOrigin:
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint_module, name, value)
             other = describe_origin()
-            Checkpoint(path, f"{other}, device cpu")
+            Checkpoint(path, f"{other}, device cpu").append("verify", 4, (0.25,))
             check_origin(path)
         assert other != describe_origin()
         reason = f"^{path}: was measured by {other}, which .* than this {describe_origin()}. Start over with --force"

@@ -95,7 +95,7 @@ def end_after_one_prompt(reason, checkpoint_path):
 
     def end_then(*arguments):
         if counted:
-            while not all('"acceptance' in file.read_text() for file in checkpoint_path.parent.glob("*.partial*")):
+            while sum('"acceptance' in file.read_text() for file in checkpoint_path.parent.glob("*.partial*")) < 2:
                 time.sleep(0.05)
             if reason == "failed":
                 raise MemoryError("no more")
