@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PROPOSED_LENGTH = 3
 """Draft length to measure next if only plain decoding was."""
+RESUMABLE = ("lengths", "categories", "timeout_s")
+"""Settings that a resumed run may change, besides the addresses."""
 
 
 def _describe_engines() -> str:
@@ -80,13 +82,18 @@ def _settings(args: ProbeOptions) -> "ProbeSettings":
 def _open_checkpoint(
     args: ProbeOptions, client: "EngineClient", config: "EngineConfig", settings: "ProbeSettings"
 ) -> "Checkpoint":
-    """Return the checkpoint of answers; a resumed run may have other lengths and addresses, but nothing else."""
+    """Return the checkpoint of answers; a resumed run may change addresses and the settings in `RESUMABLE`."""
     from treeopt.profiler import Checkpoint
 
-    names = [field.name for field in fields(settings) if field.name not in ("lengths", "categories")]
-    conditions = {name: getattr(settings, name) for name in names}
-    conditions["prompts"] = f"{len(settings.prompts)}, {crc32(repr(settings.prompts).encode()):08x}"
-    heading = f"probe 2, {client.name} {client.version} {client.settings}, {config}, {conditions}"
+    conditions = {
+        field.name: getattr(record, field.name)
+        for record in (config, settings)
+        for field in fields(record)
+        if field.name not in RESUMABLE
+    }
+    conditions["prompts"] = f"{len(settings.prompts)} of checksum {crc32(repr(settings.prompts).encode()):08x}"
+    items = [f"probe 3, {client.name} {client.version} {client.settings}"]
+    heading = ", ".join(items + [f"{name} {value}" for name, value in conditions.items()])
     return Checkpoint(checkpoint_path(args.path), heading, resume=args.resume)
 
 

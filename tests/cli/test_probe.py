@@ -199,9 +199,25 @@ class TestServers:
         assert first.stdout.splitlines()[-1].endswith("and run the same command with --lengths 3 --resume.")
         before = engine.asked
         again = (*self.START, "--url", "http://a:1", "--lengths", "3", "--resume")
-        assert "other conditions" in refused(*again, "--temperature", "0.5")  # negative control
+        line = refused(*again, "--temperature", "0.5")  # negative control
+        assert "other conditions (temperature 0.0) than asked for now (temperature 0.5)" in line
         assert engine.asked == before
         succeed(*again)
+
+    @pytest.mark.usefixtures("addresses")
+    def test_a_probe_that_timed_out_is_resumed_with_a_longer_timeout(self):
+        succeed(*self.START, "--url", "http://a:1", "--lengths", "0", "--timeout", "4s")
+        succeed(*self.START, "--url", "http://a:1", "--lengths", "3", "--timeout", "9s", "--resume")
+        assert lengths_of("p.yaml") == [0, 3]
+
+    @pytest.mark.usefixtures("addresses")
+    def test_a_probe_without_an_answer_leaves_nothing_to_resume(self, engine):
+        engine.dies_after = 0
+        start = (*self.START, "--url", "http://a:1", "--lengths", "0")
+        assert "it is gone" in refused(*start)
+        assert not Path("p.yaml.partial").exists()
+        engine.dies_after = None
+        succeed(*start, "--max-new-tokens", "20")
 
 
 class TestPlacement:
