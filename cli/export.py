@@ -114,7 +114,7 @@ def _export_setting(engine: "Engine", args: ExportOptions) -> None:
         method=args.method,
         engine_version=args.engine_version,
     )
-    with progress("replaying the record under every setting"):
+    with progress("planning the setting"):
         result = choose_setting(engine, source)
     if args.draft_model is not None and result.request is not None:
         other = render_setting(engine, replace(result.request, draft_model=f"{result.request.draft_model}-"))
