@@ -22,7 +22,7 @@ class Decoding:
     lossy: bool = False
     """Whether rules are allowed that change the output distribution."""
     cuda_graphs: bool | None = None
-    """Whether passes are captured; None captures them on a CUDA device.  Captured passes are not batched."""
+    """Whether passes are captured; None captures them on a CUDA device."""
 
     @classmethod
     def as_measured(cls, acceptance: MeasuredAcceptance, *, lossy: bool = False) -> "Decoding":
