@@ -47,7 +47,8 @@ def test_plan_from_a_probe_is_benchmarked(models, tmp_path, monkeypatch):
     benchmarked = call("bench", "engine", "llama-server", *quick, "--repeats", "1", "-o", "bench.json", "--strict")
     assert benchmarked.exit_code == 0, benchmarked.output
     rows = json.loads(Path("bench.json").read_text())["rows"]
-    assert [row["length"] for row in rows] == [0, 1, 3, 7]
+    assert {row["length"] for row in rows} >= {0, 1, 3, 7}  # the plan may choose a length between them
+    assert sum(row["chosen"] for row in rows) == 1
     assert all(row["identical"] for row in rows)
 
 
