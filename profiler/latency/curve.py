@@ -119,11 +119,13 @@ class LatencyCurve:
     def refine(self, counts: Iterable[int], deadline: Deadline, rounds: int) -> None:
         """Time some counts, and one more where the curve bends most near them, until the deadline or for some rounds.
 
-        Smaller counts with few undisturbed samples are timed again first.
+        Smaller counts with few undisturbed samples are timed again first.  Before them, the neighbours of the counts are timed
+        once more: they show how fast the machine is now.
         """
         start_block(self._checkpoint, self._kind)
         largest = max(self._points)
         counts = {count for count in counts if count <= largest}
+        self._time(self._neighbours(counts - {1}), 1, counted={}, deadline=deadline, first_calls=0)
         bend = self._next_point(2 * max(counts, default=1), LEAST_ERROR)
         timed = self._samples().keys()
         for tokens in sorted(counts if bend is None else {*counts, bend}):
@@ -136,6 +138,17 @@ class LatencyCurve:
         share = deadline.part(1 - 1 / len(points)) if several and single else deadline
         self._time(several, rounds, deadline=share)
         self._time(single, rounds, deadline=deadline)
+
+    def _neighbours(self, counts: set[int]) -> set[int]:
+        """Return the timed counts next to some counts above 1; 1 token has caches of its own."""
+        if not counts:
+            return set()
+        timed = self._samples().keys() - {1}
+        below, above = (
+            (count for count in timed if count < min(counts)),
+            (count for count in timed if count > max(counts)),
+        )
+        return {max(below, default=0), min(above, default=0)} - {0}
 
     def samples(self, counts: Iterable[int]) -> int:
         """Return the smallest number of samples of some counts, those beyond the curve left out."""

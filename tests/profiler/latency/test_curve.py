@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.profiler.pretended import FakeClock
 from tests.support.drawn import examples
 from treeopt.profiler import Checkpoint
+from treeopt.profiler.budget import NO_DEADLINE
 from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
 from treeopt.profiler.latency.rounds import Recorder, first_points
 from treeopt.records.timing_quality import interpolation_errors
@@ -88,6 +89,20 @@ class TestBend:
     def test_every_count_can_be_added(self):
         curve = bend(make_curve(lambda tokens: 1.0 + tokens % 2, most=30)[0], 30, rounds=2)
         assert curve.table().tokens.tolist() == list(range(1, 31))
+
+
+class TestRefinement:
+    @pytest.mark.parametrize("counts", [{9, 11}, {9}, {150}, {190, 199}])
+    def test_counts_that_are_added_while_the_machine_is_fast_are_not_faster(self, counts):
+        slowdown = 2.0
+        curve, _ = make_curve(lambda tokens: slowdown * (1.0 + 0.01 * tokens))
+        curve.coarse(8, NO_DEADLINE)
+        slowdown = 1.0
+        for _ in range(2):
+            curve.refine(counts, NO_DEADLINE, 9)
+        table = curve.table()
+        assert counts < set(table.tokens.tolist())
+        np.testing.assert_allclose(table.medians_s / (1.0 + 0.01 * table.tokens), table.medians_s[0] / 1.01, rtol=0.02)
 
 
 class TestRounds:
