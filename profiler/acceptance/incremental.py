@@ -1,4 +1,4 @@
-"""Acceptance counted in increments: every prompt in random order, then again on four times as many positions."""
+"""Acceptance counted in increments: groups of prompts in random order, then again on four times as many positions."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -14,6 +14,8 @@ FIRST_POSITIONS = 64
 """Positions of each sequence in the first pass over the prompts."""
 MAX_POSITIONS = 4096
 GROWTH = 4
+GROUP_PROMPTS = 4
+"""Prompts that are counted together: a pass over a few more tokens takes hardly longer."""
 MIN_SEQUENCES = 8
 """Sequences that a plan needs before it is trusted."""
 SEED = 0
@@ -44,15 +46,16 @@ class IncrementalAcceptance:
         self.numbers: list[int] = np.random.default_rng(SEED).permutation(prompts).tolist()
         """Prompt numbers in the order of counting."""
         levels = range(max(len(levels) for _, levels in counters))
+        groups = [self.numbers[first : first + GROUP_PROMPTS] for first in range(0, prompts, GROUP_PROMPTS)]
         self._pending = [
-            (counter, number, positions[level])
-            for level, number in product(levels, self.numbers)
+            (counter, group, positions[level])
+            for level, group in product(levels, groups)
             for counter, positions in counters
             if level < len(positions)
         ][::-1]
-        self._total = len(self._pending)
-        while self._pending and self._pending[-1][0].has_counted(*self._pending[-1][1:]):  # by an interrupted run
-            self._pending.pop()
+        self._counted_sequences = 0
+        while self._pending and self._was_counted(*self._pending[-1]):  # by an interrupted run
+            self._finish_group()
 
     @property
     def exhausted(self) -> bool:
@@ -61,8 +64,8 @@ class IncrementalAcceptance:
 
     @property
     def sequences(self) -> int:
-        """The number of sequences counted; one that was counted again counts twice."""
-        return (self._total - len(self._pending)) // len(self._counters)
+        """The number of sequences counted at every context; one that was counted again counts twice."""
+        return self._counted_sequences // len(self._counters)
 
     @property
     def missing(self) -> int:
@@ -75,18 +78,27 @@ class IncrementalAcceptance:
         Args:
             deadline: after which no sequence is started.
             at_least: sequences that are counted however long they take.
-            at_most: sequences after which to stop; by default all.
+            at_most: sequences after which to stop, at the end of a group; by default all.
         """
-        before = len(self._pending)
+        before = self.sequences
         while self._pending:
-            added = (before - len(self._pending)) // len(self._counters)
-            if added == at_most or (added >= at_least and deadline.over()):
+            added = self.sequences - before
+            if (at_most is not None and added >= at_most) or (added >= at_least and deadline.over()):
                 return
             self._count_next()
 
     def _count_next(self) -> None:
-        counter, number, positions = self._pending.pop()
-        counter.count(number, positions)
+        counter, group, positions = self._pending[-1]
+        counter.count(group, positions)
+        self._finish_group()
+
+    def _finish_group(self) -> None:
+        _, group, _ = self._pending.pop()
+        self._counted_sequences += len(group)
+
+    @staticmethod
+    def _was_counted(counter: AcceptanceCounter, group: Sequence[int], positions: int) -> bool:
+        return all(counter.has_counted(number, positions) for number in group)
 
     def acceptances(self) -> tuple[MeasuredAcceptance, ...]:
         """Return the acceptance so far, after counting more sequences if fewer than two are long enough."""

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.arrays import Float64, Int64
+from treeopt.errors import OutOfMemoryError
 from treeopt.profiler.acceptance.contexts import PromptSource, check_sequence_count
-from treeopt.profiler.acceptance.positions import PositionSampler, SequencePositions, continue_prompt
+from treeopt.profiler.acceptance.positions import PositionSampler, SequencePositions, continue_prompts
 from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, iterate_gain
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.decoding import Decoding
@@ -83,13 +84,18 @@ class AcceptanceCounter:
 
     def measure(self, positions: int, tick: Tick) -> tuple[MeasuredAcceptance, ...]:
         """Return the acceptance under every rule and sampling that is counted position by position."""
-        rows = self._count_prompts(self._kind("acceptance"), lambda number: self._count(number, positions), tick)
+        rows = self._count_prompts(self._kind("acceptance"), lambda number: self._count([number], positions)[0], tick)
         return self._acceptances(dict(zip(self.numbers, rows, strict=True)))
 
-    def count(self, number: int, positions: int) -> None:
-        """Count some positions of one prompt, unless the checkpoint contains them."""
-        if not self.has_counted(number, positions):
-            self._checkpoint.append(self._incremental_kind(positions), number, self._count(number, positions))
+    def count(self, numbers: Sequence[int], positions: int) -> None:
+        """Count some positions of the prompts that the checkpoint lacks, in shared passes if memory permits."""
+        missing = [number for number in numbers if not self.has_counted(number, positions)]
+        try:
+            rows = self._count(missing, positions)
+        except OutOfMemoryError:
+            rows = [self._count([number], positions)[0] for number in missing]
+        for number, row in zip(missing, rows, strict=True):
+            self._checkpoint.append(self._incremental_kind(positions), number, row)
 
     def has_counted(self, number: int, positions: int) -> bool:
         return number in self._checkpoint.rows(self._incremental_kind(positions))
@@ -138,39 +144,37 @@ class AcceptanceCounter:
         gathered = self._processes.gather(counted)
         return [gathered[number] for number in self.numbers]
 
-    def _count(self, number: int, positions: int) -> Numbers:
-        """Return one row with the sums and accepted ranks of a prompt under every rule and sampling."""
+    def _count(self, numbers: Sequence[int], positions: int) -> list[Numbers]:
+        """Return a row for each prompt with its sums and accepted ranks under every rule and sampling.
+
+        All sequences share passes; one that is too short for its context length has no positions.
+        """
         settings = self._settings
-        samplers = [
-            PositionSampler(
-                self._target,
-                Decoding(rule=rule, sampling=sampling, draft_sampling=settings.own_draft_sampling(sampling)),
-                branching=self._branching,
-                seed=number,
-            )
-            for rule, sampling in self._counted
+        rows: list[list[SequencePositions]] = [
+            [SequencePositions.empty(self._branching) for _ in self._counted] for _ in numbers
         ]
+        samplers, prompts, places = [], [], []
+        for row, number in zip(rows, numbers, strict=True):
+            for index, (rule, sampling) in enumerate(self._counted):
+                if (prompt := self._source.prompt(number, sampling, positions)) is None:
+                    continue
+                decoding = Decoding(rule=rule, sampling=sampling, draft_sampling=settings.own_draft_sampling(sampling))
+                samplers.append(PositionSampler(self._target, decoding, branching=self._branching, seed=number))
+                prompts.append(prompt)
+                places.append((row, index))
+        if prompts:
+            continued = continue_prompts(self._target, self._draft, samplers, prompts, positions)
+            for (row, index), sequence in zip(places, continued, strict=True):
+                row[index] = sequence
+        return [self._join_row(row) for row in rows]
+
+    def _join_row(self, sequences: Sequence[SequencePositions]) -> Numbers:
+        """Return one row with the sums and accepted ranks under every rule and sampling."""
         row: list[float] = []
-        for sequence in self._continue_prompts(number, samplers, positions):
-            counts = count_acceptance(sequence.expected, sequence.accepted_rank, settings.depth)
+        for sequence in sequences:
+            counts = count_acceptance(sequence.expected, sequence.accepted_rank, self._settings.depth)
             row += [*counts.numbers, len(sequence.accepted_rank), *sequence.accepted_rank.tolist()]
         return tuple(row)
-
-    def _continue_prompts(
-        self, number: int, samplers: Sequence[PositionSampler], positions: int
-    ) -> list[SequencePositions]:
-        """Return the positions of every sequence, none if it ends too early; sequences with one prompt share passes."""
-        sequences = [SequencePositions.empty(self._branching)] * len(samplers)
-        by_prompt: dict[tuple[int, ...], list[int]] = {}
-        for index, (_, sampling) in enumerate(self._counted):
-            if (prompt := self._source.prompt(number, sampling, positions)) is not None:
-                by_prompt.setdefault(tuple(prompt), []).append(index)
-        for prompt, indices in by_prompt.items():
-            batch = [samplers[index] for index in indices]
-            continued = continue_prompt(self._target, self._draft, batch, list(prompt), positions)
-            for index, sequence in zip(indices, continued, strict=True):
-                sequences[index] = sequence
-        return sequences
 
     def _acceptances(self, rows: Mapping[int, Numbers]) -> tuple[MeasuredAcceptance, ...]:
         sequences = [self._split_row(row) for row in rows.values()]
@@ -189,7 +193,7 @@ class AcceptanceCounter:
         )
 
     def _split_row(self, row: Numbers) -> list[SequenceCounts]:
-        """Invert `_count`."""
+        """Invert `_join_row`."""
         depth = self._settings.depth
         sums = depth * (1 + self._branching)
         values, sequences = np.array(row), []

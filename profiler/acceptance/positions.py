@@ -78,26 +78,26 @@ class PositionSampler:
 
 
 @torch.inference_mode()
-def continue_prompt(
+def continue_prompts(
     target: LanguageModel,
     draft: LanguageModel,
     samplers: Sequence[PositionSampler],
-    prompt: Sequence[int],
+    prompts: Sequence[Sequence[int]],
     positions: int,
 ) -> list[SequencePositions]:
-    """Continue one prompt with several samplers, with one batched pass of each model per token.
+    """Continue prompts, each with its own sampler, with one batched pass of each model per token.
 
     Returns up to `positions` positions of each sequence, fewer if it ends.
     Raises TreeoptError naming a model whose logits are not finite.
     """
     models, end_tokens = (target, draft), set(target.config.end_tokens)
-    batch_size = len(samplers)
+    batch_size = len(prompts)
     runners = [Runner(model, max_nodes=1, pool=make_graph_pool(model.device)) for model in models]
-    model_caches = [model.new_caches(len(prompt) + positions, batch_size) for model in models]
+    model_caches = [model.new_caches(max(map(len, prompts)) + positions, batch_size) for model in models]
     for model, caches in zip(models, model_caches, strict=True):
-        for cache in caches:
+        for prompt, cache in zip(prompts, caches, strict=True):
             model.prefill(torch.tensor(prompt[:-1], dtype=torch.int64, device=model.device), cache)
-    last_tokens = [prompt[-1]] * batch_size
+    last_tokens = [prompt[-1] for prompt in prompts]
     outcomes: list[list[tuple[Float64, int]]] = [[] for _ in samplers]
     ended = [False] * batch_size
     for _ in range(positions):

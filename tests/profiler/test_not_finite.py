@@ -11,7 +11,7 @@ from tests.support.head_acceptance import head_acceptance
 from treeopt.errors import TreeoptError, TreeoptWarning
 from treeopt.profiler import Settings
 from treeopt.profiler.acceptance.draft_record import RecordFiles, Recording, RecordSize
-from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompt
+from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompts
 from treeopt.profiler.acceptance.traversal import count_reach
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import GREEDY, Sampling
@@ -51,7 +51,7 @@ def test_profile_is_refused_before_anything_is_timed(broken_pair, prompts, sampl
 def test_acceptance_is_refused_at_the_first_broken_position(target, draft, sampling):
     def count(target, draft):
         sampler = PositionSampler(target, Decoding(sampling=sampling), branching=3)
-        return len(continue_prompt(target, draft, [sampler], [1, 2], 40)[0].expected)
+        return len(continue_prompts(target, draft, [sampler], [[1, 2]], 40)[0].expected)
 
     assert count(target, draft) == 40
     generated = [token for token in range(23) if token not in (1, 2)]

@@ -109,7 +109,7 @@ class TestResuming:
     def test_resumed_acceptance_generates_only_what_is_missing(self, target, draft, prompts, tmp_path, monkeypatch):
         settings = replace(SETTINGS, samplings=(Sampling(0.8),))
         whole = measure_profile(target, draft, prompts, settings)
-        calls, path = interrupt(monkeypatch, per_prompt, "continue_prompt", 2), tmp_path / "checkpoint"
+        calls, path = interrupt(monkeypatch, per_prompt, "continue_prompts", 2), tmp_path / "checkpoint"
         with pytest.raises(KeyboardInterrupt):
             measure_profile(target, draft, prompts, settings, checkpoint=Checkpoint(path, "h"))
         resumed = measure_profile(
@@ -120,7 +120,7 @@ class TestResuming:
             clock=FakeClock(lambda: pytest.fail("timed again")),
             checkpoint=Checkpoint(path, "h", resume=True),
         )
-        assert [prompt for _, _, _, prompt, _ in calls] == [*prompts[:3], *prompts[2:]]
+        assert [prompt for _, _, _, (prompt,), _ in calls] == [*prompts[:3], *prompts[2:]]
         assert undated(resumed) == undated(whole)
 
 

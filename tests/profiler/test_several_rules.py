@@ -117,13 +117,13 @@ class TestProfile:
         assert loaded.acceptance(rule="sequoia").table.p[0, 0] != profile.acceptance(rule="sequoia").table.p[0, 0]
 
 
-@pytest.mark.parametrize(("name", "number"), [("continue_prompt", 4), ("count_reach", 0), ("count_reach", 10)])
+@pytest.mark.parametrize(("name", "number"), [("continue_prompts", 4), ("count_reach", 0), ("count_reach", 10)])
 def test_resumed_profile_equals_a_whole_one(
     target, draft, prompts, profile, checkpoint, tmp_path, monkeypatch, name, number
 ):
     path = tmp_path / "checkpoint"
     calls = {
-        other: interrupt(monkeypatch, per_prompt, other, -1) for other in {"continue_prompt", "count_reach"} - {name}
+        other: interrupt(monkeypatch, per_prompt, other, -1) for other in {"continue_prompts", "count_reach"} - {name}
     }
     calls[name] = interrupt(monkeypatch, per_prompt, name, number)
     with pytest.raises(KeyboardInterrupt):
@@ -133,7 +133,7 @@ def test_resumed_profile_equals_a_whole_one(
     kinds = [kind.split()[0] for kind in checkpoint.kinds() for _ in checkpoint.entries(kind)]
     calls[name].pop()  # the interrupted one was made again
     assert {other: len(made) for other, made in calls.items()} == {
-        "continue_prompt": kinds.count("acceptance"),
+        "continue_prompts": kinds.count("acceptance"),
         "count_reach": kinds.count("reach"),
     }
 

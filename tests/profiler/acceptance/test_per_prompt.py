@@ -1,4 +1,4 @@
-"""Several temperatures in one pass over the prompts: each has the acceptance that it has alone."""
+"""Several temperatures and prompts in shared passes: each has the acceptance that it has alone."""
 
 from dataclasses import replace
 
@@ -7,10 +7,14 @@ import pytest
 
 from tests.profiler.pretended import measure_profile
 from tests.support.slow import slow
+from treeopt.errors import OutOfMemoryError
 from treeopt.planner import for_new_tokens
 from treeopt.profiler import Checkpoint, Settings
-from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompt
+from treeopt.profiler.acceptance.contexts import WholePrompts
+from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
+from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompts
 from treeopt.profiler.decoding import Decoding
+from treeopt.profiler.processes.processes import Processes
 from treeopt.records.acceptance_counts import MIN_REACHED
 from treeopt.records.sampling import GREEDY, Sampling
 
@@ -62,7 +66,7 @@ class TestEnds:
     def count(self, models, prompt, seed, samplings=SAMPLINGS):
         decodings = [Decoding(sampling=sampling) for sampling in samplings]
         samplers = [PositionSampler(models[0], decoding, branching=3, seed=seed) for decoding in decodings]
-        return continue_prompt(*models, samplers, prompt, 40)
+        return continue_prompts(*models, samplers, [prompt] * len(samplers), 40)
 
     def test_sequence_that_ended_does_not_change_the_others(self, models, prompts):
         lengths = set()
@@ -90,6 +94,54 @@ class TestEnds:
         counted = self.count((model, model), [1, 4], 0, (GREEDY, Sampling(1.0)))
         assert [positions.accepted_rank.tolist() for positions in counted] == [[0], [0]]
         assert [len(positions.expected) for positions in counted] == [1, 1]
+
+
+class TestGroups:
+    """Prompts that are counted together."""
+
+    def counter(self, target, draft, prompts, checkpoint):
+        options = {"checkpoint": checkpoint, "processes": Processes()}
+        return AcceptanceCounter(target, draft, WholePrompts(prompts), SETTINGS, **options)
+
+    def test_prompts_counted_together_equal_those_counted_alone(self, target, draft, prompts):
+        checkpoints = Checkpoint(None, ""), Checkpoint(None, "")
+        together, alone = (self.counter(target, draft, prompts, checkpoint) for checkpoint in checkpoints)
+        together.count([4, 0, 2], 20)
+        for number in (4, 0, 2):
+            alone.count([number], 20)
+        for ours, theirs in zip(together.acceptances([20]), alone.acceptances([20]), strict=True):
+            assert ours.prompts == 3
+            assert ours.accepted_ranks == theirs.accepted_ranks
+            np.testing.assert_allclose(ours.table.p, theirs.table.p, atol=1e-5)  # batches round differently
+
+    def test_together_they_need_fewer_passes(self, target, draft, monkeypatch):
+        passes, forward = [], draft.forward
+        monkeypatch.setattr(
+            draft, "forward", lambda *inputs, **options: passes.append(1) or forward(*inputs, **options)
+        )
+        counter = self.counter(target, draft, [[1, 2], [3, 4], [5, 6]], Checkpoint(None, ""))
+        counts = []
+        for group in ([0], [1, 2]):
+            passes.clear()
+            counter.count(group, 20)
+            counts.append(len(passes))
+        assert counts[1] - counts[0] <= 3 * len(SETTINGS.samplings)  # prompts are read one by one
+
+    def test_what_does_not_fit_together_is_counted_one_by_one(self, target, draft, prompts, monkeypatch):
+        new_caches, sizes = target.new_caches, []
+
+        def limited(max_tokens, batch_size):
+            sizes.append(batch_size)
+            if batch_size > len(SETTINGS.rule_samplings):
+                raise OutOfMemoryError("too much")
+            return new_caches(max_tokens, batch_size)
+
+        monkeypatch.setattr(target, "new_caches", limited)
+        checkpoint = Checkpoint(None, "")
+        counter = self.counter(target, draft, prompts, checkpoint)
+        counter.count([0, 1], 20)
+        assert (len(sizes), sizes[0]) == (3, 2 * sizes[1])
+        assert all(counter.has_counted(number, 20) for number in (0, 1))
 
 
 def test_profile_cut_to_new_tokens_equals_a_profile_of_shorter_sequences(target, draft, prompts):

@@ -10,7 +10,7 @@ from tests.support.drawn import examples
 from tests.support.passes import logits_after
 from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance import positions as positions_module
-from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompt
+from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompts
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance_counts import (
     MIN_REACHED,
@@ -98,7 +98,7 @@ class Counter:
         self.sampler = PositionSampler(target, decoding, branching=branching, seed=seed)
 
     def sample(self, prompt, positions):
-        return continue_prompt(*self.models, [self.sampler], prompt, positions)[0]
+        return continue_prompts(*self.models, [self.sampler], [prompt], positions)[0]
 
     def count(self, prompt, positions):
         sequence = self.sample(prompt, positions)
@@ -147,7 +147,7 @@ class TestSequence:
     def test_replayed_graphs_count_the_same(self, target, draft, prompts, temperature, monkeypatch):
         def count():
             samplers = [Counter(target, draft, temperature=temperature, seed=seed).sampler for seed in (1, 2)]
-            counted = continue_prompt(target, draft, samplers, prompts[0], 20)
+            counted = continue_prompts(target, draft, samplers, [prompts[0]] * len(samplers), 20)
             return [positions.accepted_rank.tolist() for positions in counted]
 
         expected, captured = count(), []

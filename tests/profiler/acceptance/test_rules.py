@@ -8,7 +8,7 @@ from scipy import stats
 
 from tests.support.passes import logits_after
 from tests.support.slow_distribution import slow_distribution
-from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompt
+from treeopt.profiler.acceptance.positions import PositionSampler, continue_prompts
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance_counts import REJECTED
 from treeopt.records.sampling import Sampling
@@ -40,7 +40,7 @@ def generate(target, draft, prompts, monkeypatch):
         sampler = make_sampler(target, rule, sampling=sampling, draft_sampling=draft_sampling)
         with monkeypatch.context() as patch:
             patch.setattr(target, "forward", record)
-            (counted,) = continue_prompt(target, draft, [sampler], prompts[0], positions)
+            (counted,) = continue_prompts(target, draft, [sampler], prompts[:1], positions)
         sequences = [[*prompts[0][:-1], *fed[: position + 1]] for position in range(positions)]
         target_logits, draft_logits = ([logits_after(model, text) for text in sequences] for model in (target, draft))
         distributions = np.array([slow_distribution(logits.tolist(), sampling) for logits in target_logits])
@@ -141,7 +141,7 @@ def average(pair):
 
     def average(rule, draft_sampling=None):
         samplers = [make_sampler(pair[0], rule, draft_sampling=draft_sampling, seed=seed) for seed in range(6)]
-        counted = continue_prompt(*pair, samplers, [0], 120)
+        counted = continue_prompts(*pair, samplers, [[0]] * len(samplers), 120)
         expected = np.concatenate([positions.expected for positions in counted])
         return expected.mean(axis=0), expected.std(axis=0) / len(expected) ** 0.5
 

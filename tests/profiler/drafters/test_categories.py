@@ -61,7 +61,7 @@ def test_every_acceptance_has_the_categories_of_its_prompts(target, draft, promp
     assert [acceptance.categories for acceptance in counter.measure(POSITIONS, lambda: None)] == [NAMES] * 3
     counter = make_counter(NAMES)
     for number in (4, 1, 3):
-        counter.count(number, POSITIONS)
+        counter.count([number], POSITIONS)
     assert counter.acceptances([POSITIONS])[0].categories == ("", "loops", "other")
     assert make_counter(("",) * 6).measure(POSITIONS, lambda: None)[0].categories == ()
 

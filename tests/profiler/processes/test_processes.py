@@ -91,7 +91,7 @@ def call_on_first(processes):
 
 def end_after_one_prompt(reason, checkpoint_path):
     """End this process once it has counted a prompt and others have too."""
-    continue_prompt, counted = per_prompt.continue_prompt, []
+    continue_prompts, counted = per_prompt.continue_prompts, []
 
     def end_then(*arguments):
         if counted:
@@ -101,9 +101,9 @@ def end_after_one_prompt(reason, checkpoint_path):
                 raise MemoryError("no more")
             os.kill(os.getpid(), signal.SIGKILL if reason == "killed" else signal.SIGINT)
         counted.append(1)
-        return continue_prompt(*arguments)
+        return continue_prompts(*arguments)
 
-    per_prompt.continue_prompt = end_then
+    per_prompt.continue_prompts = end_then
 
 
 def measure_split(folder, processes):
@@ -214,7 +214,7 @@ def whole(case, tmp_path_factory):
 @forks
 def test_two_processes_measure_what_one_does_and_resume_what_one_began(case, whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        interrupt(patch, per_prompt, "continue_prompt", 3)
+        interrupt(patch, per_prompt, "continue_prompts", 3)
         with pytest.raises(KeyboardInterrupt):
             measure(case, open_checkpoint(tmp_path / "resumed.partial"))
     (tmp_path / "whole.partial.7").write_text("left by an earlier run of eight")
