@@ -16,7 +16,7 @@ MAX_POSITIONS = 4096
 GROWTH = 4
 GROUP_PROMPTS = 4
 """Prompts that are counted together: a pass over a few more tokens takes hardly longer."""
-MIN_SEQUENCES = 8
+MIN_SEQUENCES = 24
 """Sequences that a plan needs before it is trusted."""
 SEED = 0
 
