@@ -18,25 +18,27 @@ class Occurrences:
     """
 
     def __init__(self, max_ngram: int) -> None:
-        self._max_ngram = max_ngram
-        self._ends: dict[tuple[int, ...], int] = {}
-        """Position after the last occurrence of each n-gram."""
-        self._previous: list[list[int | None]] = []
-        """For every position, the ends of earlier occurrences, the shortest n-gram first; None for a new one."""
+        self._ends: list[dict[tuple[int | None, ...], int]] = [{} for _ in range(max_ngram)]
+        """For every n, the position after the last occurrence of each n-gram."""
+        self._previous: list[list[int | None]] = [[] for _ in range(max_ngram)]
+        """For every n and position, the end of the earlier occurrence; None for a new n-gram."""
 
     def read(self, tokens: Sequence[int]) -> None:
         """Index the new tokens of a sequence, given all of it."""
-        ends = self._ends
-        for end in range(len(self._previous) + 1, len(tokens) + 1):
-            last = tuple(tokens[max(0, end - self._max_ngram) : end])
-            ngrams = [last[first:] for first in range(len(last) - 1, -1, -1)]
-            self._previous.append([*map(ends.get, ngrams)])
-            ends.update(dict.fromkeys(ngrams, end))
+        first, longest = len(self._previous[0]), len(self._ends)
+        padding = [None] * (longest - 1 - first)  # n-grams that begin before the sequence equal no others
+        recent = [*padding, *tokens[max(0, first - longest + 1) :]]
+        shifted = [recent[offset:] for offset in range(longest)]
+        for n, (ends, previous) in enumerate(zip(self._ends, self._previous, strict=True), 1):
+            for end, ngram in enumerate(zip(*shifted[-n:], strict=False), first + 1):
+                previous.append(ends.get(ngram))
+                ends[ngram] = end
 
     def find_longest(self, position: int, max_ngram: int) -> int | None:
         """Return the position after the earlier occurrence of the longest n-gram at `position`; None if all are new."""
         longest = None
-        for end in self._previous[position][:max_ngram]:
+        for previous in self._previous[:max_ngram]:
+            end = previous[position]
             if end is None:
                 break  # no longer n-gram can have occurred
             longest = end
