@@ -32,7 +32,7 @@ COPY_BYTES = 2**32
 Method = Callable[[], float]
 """Decodes, and returns the seconds of a step on average, without the first of each sequence."""
 Builders = dict[str, Callable[[float], Method]]
-"""Build each method for a temperature; both checkouts need the names that these import."""
+"""Build each method for a temperature."""
 
 
 def main() -> None:
@@ -201,6 +201,38 @@ def copy_rate(device: str) -> float:
     return 2 * COPY_BYTES / min(seconds)
 
 
+def planned_decoder(
+    models: Any,
+    tree: Any,
+    drafter: Any = None,
+    *,
+    rule: str | None = None,
+    sequence_tokens: int | None = None,
+) -> Callable[[float], Any]:
+    """Return a function that builds the decoder of a tree file, the same for every checkout, for a temperature.
+
+    Args:
+        models: the pair that decodes.
+        tree: None for a drafter that builds its own.
+        drafter: setting of the drafter, None for the draft model.
+        rule: by default `sequoia` for the draft model and `target` for other drafters, which do not sample.
+        sequence_tokens: of the longest sequence, prompt included; by default the target's maximum.
+    """
+    from treeopt.methods.build import build_decoder
+    from treeopt.profiler.decoding import Decoding
+    from treeopt.records.sampling import Sampling
+    from treeopt.trees import TreeFile, chain
+
+    planned = TreeFile(tree=chain(drafter.longest_draft) if tree is None else tree, drafter=drafter)
+    used_rule = rule or ("sequoia" if drafter is None else "target")
+
+    def with_temperature(temperature: float) -> Any:
+        decoding = Decoding(rule=used_rule, sampling=Sampling(temperature=temperature))
+        return build_decoder(models, planned, decoding, sequence_tokens=sequence_tokens)
+
+    return with_temperature
+
+
 def random_methods(args: argparse.Namespace) -> tuple[Builders, int]:
     """Return functions that build each method for random models, and the bytes of the target's weights."""
     import torch
@@ -208,28 +240,23 @@ def random_methods(args: argparse.Namespace) -> tuple[Builders, int]:
     sys.path.append(str(HERE / "tools"))
     from gallery_shapes import SHAPES, random_model
 
-    from treeopt.runtime import Decoder, ExpandingDrafter
+    from treeopt.runtime.models.pair import ModelPair, describe_pair
     from treeopt.trees import chain, level_widths
-    from treeopt.trees.drafter_parameters import DynamicTree
+    from treeopt.trees.drafter_setting import drafter_setting
 
     options = {"dtype": getattr(torch, args.dtype), "device": torch.device(args.device)}
     target, draft = random_model(args.shape, **options), random_model(args.draft_shape, seed=1, **options)
+    without_tokenizer: Any = None
+    models = ModelPair(target=target, draft=draft, tokenizer=without_tokenizer, described=describe_pair(target, draft))
     vocabulary = SHAPES[args.shape].vocabulary
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(vocabulary, (args.batch_size, RANDOM_PROMPT_TOKENS), generator=generator).tolist()
     tree, length = level_widths([8, 16, 16, 12, 8, 4]), 2 * RANDOM_PROMPT_TOKENS
-
-    def decoder(drafter: Any, tree: Any, temperature: float) -> Any:
-        return Decoder(target, drafter, tree, temperature=temperature, max_sequence_tokens=length)
-
-    def dynamic(temperature: float) -> Any:
-        drafter = ExpandingDrafter(draft, DynamicTree(top_k=8, depth=6, nodes=60), capacity=length)
-        return decoder(drafter, None, temperature)
-
-    decoders: dict[str, Callable[[float], Any]] = {
-        "plain": lambda temperature: decoder(None, chain(0), temperature),
-        f"tree of {tree.nodes}": lambda temperature: decoder(draft, tree, temperature),
-        "eagle2 tree of 60": dynamic,
+    dynamic = drafter_setting("eagle2", top_k=8, depth=6, nodes=60)
+    decoders = {
+        "plain": planned_decoder(models, chain(0), sequence_tokens=length),
+        f"tree of {tree.nodes}": planned_decoder(models, tree, sequence_tokens=length),
+        "eagle2 tree of 60": planned_decoder(models, None, dynamic, sequence_tokens=length),
     }
     singles = {name: build_single(build, prompts[:PROMPTS]) for name, build in decoders.items()}
     batches = {f"{name} x {args.batch_size}": build_batch(build, prompts) for name, build in decoders.items()}
@@ -238,52 +265,36 @@ def random_methods(args: argparse.Namespace) -> tuple[Builders, int]:
 
 def pair_methods(args: argparse.Namespace) -> tuple[Builders, int]:
     """Return functions that build each method for a trained pair, and the bytes of the target's weights."""
-    from treeopt import bundled
-    from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
-    from treeopt.runtime.drafters.eagle import load_eagle
-    from treeopt.runtime.drafters.lookahead import LookaheadDrafter
-    from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
-    from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
-    from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
     from treeopt.runtime.models.pair import load_pair
     from treeopt.texts.prompts import bench_prompts, load_prompts
     from treeopt.trees import chain, level_widths
-    from treeopt.trees.drafter_parameters import DynamicTree
+    from treeopt.trees.drafter_setting import drafter_setting
 
     threads = 1 if args.device == "cpu" else None
-    pair = load_pair(args.target, args.draft, device=args.device, dtype=args.dtype, threads=threads)
-    target, draft = pair.target, pair.draft_model
-    assert isinstance(target, Transformer)
-    eagle = load_eagle(args.eagle or bundled.EAGLE, target)
-    tree, capacity = level_widths([2, 2, 2, 1]), target.config.max_positions
-
-    def with_drafter(build: Callable[[], Any]) -> Callable[[float], Any]:
-        return lambda temperature: Decoder(target, build(), temperature=temperature)
-
-    def static(tree: Any, rule: str = "sequoia") -> Callable[[float], Any]:
-        return lambda temperature: Decoder(target, draft, tree, rule=rule, temperature=temperature)
-
+    models = load_pair(args.target, args.draft, device=args.device, dtype=args.dtype, threads=threads)
+    tree, rules = level_widths([2, 2, 2, 1]), ("sequoia", "specinfer", "target", "traversal")
+    eagle = drafter_setting("eagle", source=None if args.eagle is None else str(args.eagle))
+    dynamic = drafter_setting("eagle2", top_k=2, depth=5, nodes=9)
+    lookup = drafter_setting("prompt-lookup", ngram=4, length=8)
+    lookahead = drafter_setting("lookahead", window=4, ngram=4, candidates=4)
     decoders = {
-        "plain": lambda temperature: Decoder(target, None, chain(0), temperature=temperature),
-        "chain of 6": static(chain(6)),
-        **{f"tree, {rule}": static(tree, rule) for rule in ("sequoia", "specinfer", "target", "traversal")},
-        "eagle": with_drafter(lambda: StaticTreeDrafter(eagle, tree, capacity=capacity)),
-        "eagle2": with_drafter(
-            lambda: ExpandingDrafter(draft, DynamicTree(top_k=2, depth=5, nodes=9), capacity=capacity)
-        ),
-        "prompt lookup": with_drafter(lambda: PromptLookupDrafter(4, 8)),
-        "lookahead": with_drafter(lambda: LookaheadDrafter(4, 4, 4)),
+        "plain": planned_decoder(models, chain(0)),
+        "chain of 6": planned_decoder(models, chain(6)),
+        **{f"tree, {rule}": planned_decoder(models, tree, rule=rule) for rule in rules},
+        "eagle": planned_decoder(models, tree, eagle),
+        "eagle2": planned_decoder(models, None, dynamic),
+        "prompt lookup": planned_decoder(models, None, lookup),
+        "lookahead": planned_decoder(models, None, lookahead),
     }
-    if pair.bundled:
-        medusa = load_medusa(bundled.MEDUSA, target)
-        decoders["medusa"] = with_drafter(lambda: MedusaDrafter(medusa, tree))
-    prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
+    if models.bundled:
+        decoders["medusa"] = planned_decoder(models, tree, drafter_setting("medusa"))
+    prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
     singles = {name: build_single(build, prompts[:PROMPTS]) for name, build in decoders.items()}
     batches = {
         f"{name} x {args.batch_size}": build_batch(decoders[name], prompts[: args.batch_size])
         for name in ("plain", "chain of 6", "tree, sequoia", "eagle")
     }
-    return {**singles, **batches}, target.parameters * target.dtype.itemsize
+    return {**singles, **batches}, models.target.parameters * models.target.dtype.itemsize
 
 
 if __name__ == "__main__":
