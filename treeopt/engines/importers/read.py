@@ -121,9 +121,9 @@ def read_sweep(path: Path | str) -> tuple[SweepRow, ...]:
 def _read(file: ForeignFile) -> Measurements:
     importer = next((importer for importer in IMPORTERS if importer.matches(file)), None)
     if importer is None:
-        names = ", ".join(importer.name for importer in IMPORTERS if _has(importer, file.part))
         raise file.error(
-            "content", f"expected {file.part} as one of {names} (treeopt import --list). Got {_describe(file)}."
+            "content",
+            f"expected {file.part} in a file of a kind that treeopt import --list has. Got {_describe(file)}.",
         )
     if importer.contains and not _has(importer, file.part):
         options = " or ".join(OPTIONS[contained] for contained in importer.contains)
