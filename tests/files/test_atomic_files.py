@@ -1,6 +1,7 @@
 """Atomic writes, and errors that name the file."""
 
 import errno
+import gzip
 import os
 import stat
 import tempfile
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from treeopt.errors import TreeoptError
-from treeopt.files.atomic_files import check_writable, read_text, write_bytes, write_text
+from treeopt.files.atomic_files import check_writable, read_text, read_unpacked, write_bytes, write_text
 
 
 def refuse(*_args, **_kwargs):
@@ -38,6 +39,28 @@ def test_unreadable_files_are_named(tmp_path, name, reason):
     (tmp_path / "bytes").write_bytes(b"ab\xff")
     with pytest.raises(TreeoptError, match=f"{tmp_path / name}: {reason}"):
         read_text(tmp_path / name, limit_bytes=5)
+
+
+class TestReadUnpacked:
+    @pytest.mark.parametrize("members", [1, 2])
+    def test_gzip_archives_are_unpacked(self, tmp_path, members):
+        (tmp_path / "text.gz").write_bytes(gzip.compress(b"text") * members)
+        assert read_unpacked(tmp_path / "text.gz", limit_bytes=100) == b"text" * members
+        (tmp_path / "text").write_bytes(b"text")
+        assert read_unpacked(tmp_path / "text", limit_bytes=4) == b"text"
+
+    def test_an_archive_that_unpacks_to_more_than_the_limit_is_refused(self, tmp_path):
+        (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(2_000_000)))
+        with pytest.raises(TreeoptError, match=r"bomb\.gz: larger than 10000 bytes unpacked"):
+            read_unpacked(tmp_path / "bomb.gz", limit_bytes=10_000)
+
+    @pytest.mark.parametrize(
+        "change", [lambda data: data[:-3], lambda data: data[:2] + b"x" * 20, lambda data: data + b"x"]
+    )
+    def test_broken_archives_are_refused(self, tmp_path, change):
+        (tmp_path / "broken.gz").write_bytes(change(gzip.compress(b"some text")))
+        with pytest.raises(TreeoptError, match=r"broken\.gz: cannot be unpacked"):
+            read_unpacked(tmp_path / "broken.gz", limit_bytes=100)
 
 
 class TestCheckWritable:

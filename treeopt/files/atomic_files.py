@@ -1,10 +1,13 @@
 """Reading files up to a size limit, and writing them atomically."""
 
+import gzip
+import io
 import os
 import secrets
 import stat
 import sys
 import tempfile
+import zlib
 from glob import escape
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.files.pipes import read_pipe
 
 STANDARD_STREAM = "-"
+GZIP_START = b"\x1f\x8b"
 
 
 def file_path(path: Path | str) -> Path:
@@ -34,6 +38,24 @@ def read_bytes(path: Path | str, *, limit_bytes: int) -> bytes:
         raise TreeoptError(f"{path}: cannot be read ({error.strerror}). Expected a readable file.") from None
     if data is None or len(data) > limit_bytes:
         raise TreeoptError(f"{path}: larger than {limit_bytes} bytes, the limit for files of this kind.")
+    return data
+
+
+def read_unpacked(path: Path | str, *, limit_bytes: int) -> bytes:
+    """Return the bytes of a file, unpacked if it is a gzip archive, of at most `limit_bytes` packed and unpacked.
+
+    Raises TreeoptError as `read_bytes` does, and for a broken archive.
+    """
+    data = read_bytes(path, limit_bytes=limit_bytes)
+    if not data.startswith(GZIP_START):
+        return data
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            data = file.read(limit_bytes + 1)
+    except (OSError, EOFError, zlib.error):
+        raise TreeoptError(f"{path}: cannot be unpacked. Is the gzip archive complete?") from None
+    if len(data) > limit_bytes:
+        raise TreeoptError(f"{path}: larger than {limit_bytes} bytes unpacked, the limit for files of this kind.")
     return data
 
 

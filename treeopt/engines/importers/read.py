@@ -28,7 +28,7 @@ from treeopt.engines.importers.importer import (
     Measurements,
     SweepRow,
 )
-from treeopt.files.atomic_files import read_bytes
+from treeopt.files.atomic_files import read_unpacked
 from treeopt.files.foreign_text import describe_bytes
 from treeopt.records.measured_acceptance import ACCEPTANCE as ACCEPTANCE_PART
 from treeopt.records.measured_acceptance import MeasuredAcceptance
@@ -78,7 +78,7 @@ def read_acceptance(path: Path | str, *, sampling: Sampling, rule: str, ranks: b
 
     Raises FormatError naming the file, the field and the reason, TreeoptError if it cannot be read.
     """
-    file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), ACCEPTANCE, ranks=ranks)
+    file = ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), ACCEPTANCE, ranks=ranks)
     acceptance = _read(file).acceptance
     assert acceptance is not None  # its importer contains acceptance
     return MeasuredAcceptance(
@@ -103,7 +103,7 @@ def read_latency(path: Path | str, *, drafts: bool = False) -> tuple[ImportedLat
     Raises FormatError naming the file, the line or field and the reason, TreeoptError if it cannot be read.
     """
     wanted, part = ("draft", DRAFT_TIMES) if drafts else ("verify", TIMES)
-    file = ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), part)
+    file = ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), part)
     latencies = _read(file).latencies
     if not latencies:
         raise file.error("content", f"expected times of {wanted} passes. Got none: is the log whole, at -lv 4?")
@@ -115,7 +115,7 @@ def read_latency(path: Path | str, *, drafts: bool = False) -> tuple[ImportedLat
 
 def read_sweep(path: Path | str) -> tuple[SweepRow, ...]:
     """Return the rows of a sweep over the draft length; raises the errors of `read_latency`."""
-    return _read(ForeignFile(path, read_bytes(path, limit_bytes=MAX_BYTES), SWEEP)).sweep
+    return _read(ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), SWEEP)).sweep
 
 
 def _read(file: ForeignFile) -> Measurements:
