@@ -199,6 +199,11 @@ def response(request):
     }
 
 
+def batched(content):
+    """Return a line of the output of vllm run-batch."""
+    return {"id": "vllm-1", "custom_id": "1", "response": {"status_code": 200, "body": content}, "error": None}
+
+
 LATENCY_FILES = {
     "curve.csv": CSV,
     "samples.json": json.dumps(SGLANG_SAMPLES),
@@ -240,4 +245,5 @@ ACCEPTANCE_FILES = {
     "profile_export.jsonl": json_lines([aiperf(REQUEST), aiperf(SUMMARY)]),
     "responses.jsonl": json_lines([response(REQUEST), response(SUMMARY)]),
     "answers.jsonl": json_lines([ANSWER, ANSWER]),
+    "run-batch.jsonl": json_lines(map(batched, [response(REQUEST), response(SUMMARY)])),
 }

@@ -18,6 +18,7 @@ from tests.engines.importers.samples import (
     VLLM_BENCH,
     VLLM_BENCH_PRINTED,
     aiperf,
+    batched,
     changed,
     json_lines,
     response,
@@ -502,3 +503,13 @@ class TestSpecdecBench:
 def test_report_of_trtllm_bench(read_table, refuse_table):
     assert read_table(TRTLLM).table.p == pytest.approx(np.array([[0.5], [0.5]]))
     refuse_table({"decoding_stats": {}}, "decoding_stats.acceptance_length_percentiles", "missing")
+
+
+def test_responses_of_a_batch_are_read_like_others(read_table, refuse_table):
+    responses = [response(REQUEST), response(SUMMARY)]
+    failed = {"id": "vllm-2", "custom_id": "2", "response": None, "error": "too long"}
+    table = read_table(json_lines([*map(batched, responses), failed])).table
+    assert np.array_equal(table.p, read_table(json_lines(responses)).table.p)
+    plain = {"choices": [], "usage": {"completion_tokens": 5}}
+    for lines in (plain, [plain, plain], json_lines([batched(plain), failed])):
+        refuse_table(lines, "content", "start vLLM with --per-request-spec-decode-metrics detailed")

@@ -141,11 +141,12 @@ class ForeignFile:
         """The JSON objects: of JSON Lines, of a list of objects, or the single one; empty for anything else.
 
         Skips lines before the first object and words after the last, because programs print a heading and a summary.
+        Of the output of an OpenAI batch, as `vllm run-batch` writes it, these are the responses.
         Raises FormatError naming the line of broken JSON Lines.
         """
         value = self.json
         if value is None:
-            return self._json_lines
+            return [_unwrap_batch_response(line) for line in self._json_lines]
         if isinstance(value, dict):
             return [JsonObject(self.path, "", value)]
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
@@ -188,6 +189,13 @@ class ForeignFile:
 
     def error(self, field: str, reason: str) -> FormatError:
         return FormatError(self.path, field, reason)
+
+
+def _unwrap_batch_response(line: JsonObject) -> JsonObject:
+    """Return the response in a line of a batch's output; any other object unchanged."""
+    response = line.content.get("response") if "custom_id" in line.content else None
+    body = response.get("body") if isinstance(response, dict) else None
+    return JsonObject(line.path, line.place, body) if isinstance(body, dict) else line
 
 
 def check_equal(fields: Fields, field: str, *, expected: float, got: float, within: float, why: str) -> None:

@@ -1,5 +1,7 @@
 """Acceptance of single requests: metrics in vLLM's responses, and AIPerf's records, which contain the same.
 
+Responses of `vllm run-batch` contain them too.
+
 As vLLM's page on per-request acceptance metrics and AIPerf's `SpecDecodeAcceptanceRecord` define them:
 
     acceptance_histogram[j]: steps that accepted j draft tokens
@@ -64,10 +66,13 @@ class _Request:
 
 
 def is_requests(file: ForeignFile) -> bool:
-    """Return whether an object is a vLLM response with metrics, such metrics alone, or of AIPerf a record or summary."""
+    """Return whether an object is a response, metrics of vLLM alone, or of AIPerf a record or summary."""
     contents = [response.content for response in file.objects]
     return any(
-        _metrics_path(content) is not None or {"metadata", "metrics"} <= content.keys() or POOLED in content
+        _metrics_path(content) is not None
+        or {"metadata", "metrics"} <= content.keys()
+        or {"choices", "usage"} <= content.keys()
+        or POOLED in content
         for content in contents
     )
 
@@ -89,7 +94,8 @@ def read_requests(file: ForeignFile) -> Measurements:
         raise file.error(
             "content",
             f"expected {AIPERF} or metrics.{VLLM} of at least one request. Got none: start vLLM with "
-            "--per-request-spec-decode-metrics detailed, and AIPerf with --export-level records.",
+            "--per-request-spec-decode-metrics detailed, AIPerf with --export-level records, and request "
+            "return_spec_tokens_details from SGLang.",
         )
     file.check_one("model", "the requests of one model", [response.content.get("model") for response, _ in located])
     metrics = [response.inner(*path) for response, path in located]
