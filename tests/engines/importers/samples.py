@@ -81,6 +81,12 @@ TRTLLM = {
         "draft_acceptance_rate_percentiles": {"average": 0.375},
     },
 }
+COMPLETION = {
+    "content": "a",
+    "model": "m",
+    "stop": True,
+    "timings": {"predicted_n": 101, "predicted_ms": 250.0, "draft_n": 120, "draft_n_accepted": 60},
+}
 LLAMA_SERVER_LOG = (
     "0.06 I statistics     draft-simple: #calls(b,g,a) =    1    100    100, #gen drafts =    100, #acc drafts = 75, "
     "#gen tokens =    300, #acc tokens =   150, #acc rate/pos = (0.750, 0.500, 0.250), dur(b,g,a) = 0.005, 300.0, 0.1 ms\n"
@@ -246,4 +252,5 @@ ACCEPTANCE_FILES = {
     "responses.jsonl": json_lines([response(REQUEST), response(SUMMARY)]),
     "answers.jsonl": json_lines([ANSWER, ANSWER]),
     "run-batch.jsonl": json_lines(map(batched, [response(REQUEST), response(SUMMARY)])),
+    "completions.jsonl": json_lines([COMPLETION, COMPLETION]),
 }

@@ -8,6 +8,7 @@ import pytest
 from tests.engines.importers.samples import (
     ACCEPTANCE_FILES,
     ANSWER,
+    COMPLETION,
     LLAMA_CPP_METRICS,
     META,
     METRICS,
@@ -477,6 +478,33 @@ class TestLlamaServer:
         result = read_table(slot + lookup + self.LATE)
         assert result.table.p == pytest.approx(QUARTERS)
         assert "draft-simple" in result.imported[0].source
+
+
+class TestLlamaServerResponses:
+    @pytest.mark.parametrize("write_file", [json.dumps, json_lines], ids=["list", "lines"])
+    def test_responses_that_drafted_are_pooled(self, read_table, write_file):
+        """100 tokens after prefill, 60 of which were drafted, come from 40 steps of 3 draft tokens."""
+        plain = changed(changed(COMPLETION, "timings", "draft_n", to=...), "timings", "draft_n_accepted", to=...)
+        result = read_table(write_file([COMPLETION, plain, COMPLETION]))
+        assert result.table.expected_tokens(chain(3)) == pytest.approx(2.5)
+        assert (result.prompts, result.positions, len(result.table.p)) == (2, 80, 3)
+        assert "mean only" in result.imported[0].source
+
+    @pytest.mark.parametrize("name", ["draft_n_verif_steps", "draft_rounds"])
+    def test_counted_steps_have_priority(self, read_table, name):
+        """Matches after the end of the text count as accepted, so that these may exceed the tokens."""
+        timings = {"predicted_n": 20, "draft_n": 120, "draft_n_accepted": 60, name: 30}
+        assert read_table({"timings": timings}).table.expected_tokens(chain(4)) == pytest.approx(3)
+
+    def test_other_responses_are_refused(self, refuse_table):
+        refuse_table(changed(COMPLETION, "timings", "draft_n", to=...), "timings", "does the server draft")
+        refuse_table(
+            changed(COMPLETION, "timings", "draft_n_accepted", to=200), "timings.predicted_n", "more than the 200"
+        )
+        refuse_table(changed(COMPLETION, "timings", "draft_n", to=50), "timings", "no more accepted than drafted")
+        refuse_table([COMPLETION, COMPLETION | {"model": "other"}], "model", "one model. Got 2")
+        for chunk in ({"stop": False}, {"object": "chat.completion.chunk"}):
+            refuse_table(json_lines([COMPLETION, COMPLETION | chunk]), "line 2", "request without stream")
 
 
 class TestSpecdecBench:

@@ -168,6 +168,22 @@ def acceptance_from_mean(
     )
 
 
+def acceptance_from_totals(
+    steps: float, drafted: float, accepted: float, kind: str, *, prompts: int | None = None
+) -> ImportedAcceptance:
+    """Return the chain of as many tokens as a step drafted on average, all accepted with the same p.
+
+    Raises InvalidValueError for less than one step, and more accepted than drafted tokens.
+    """
+    if not (steps >= 1 and accepted <= drafted <= MAX_LENGTH * steps):
+        raise InvalidValueError(
+            f"steps: expected at least one, of at most {MAX_LENGTH} draft tokens, and no more accepted than drafted "
+            f"tokens. Got {steps:g} steps, {drafted:g} drafted and {accepted:g} accepted tokens."
+        )
+    length = max(1, round(drafted / steps))
+    return acceptance_from_mean(1 + accepted / steps, length, kind, prompts=prompts, positions=round(steps))
+
+
 def solve_constant_rate(accepted_tokens: float, length: int) -> float:
     """Return the p from 0 to 1 for which p + p² + … + p^length is nearest to a mean number of accepted tokens."""
     low, high = 0.0, 1.0

@@ -1,4 +1,4 @@
-"""Acceptance and drafting time in the log of llama.cpp's llama-server.
+"""Acceptance and drafting time in the log of llama.cpp's llama-server, and acceptance in its responses.
 
 When a request ends, its slot prints
 
@@ -14,6 +14,13 @@ Each drafting method then prints its totals since the start of the server, in ne
     #acc rate/pos = (0.750, 0.500, 0.250), dur(b,g,a) = 0.005, 300.0, 0.1 ms
 
 Only the last line of each method before a restart counts. The second duration is that of drafting.
+
+A response of `/completion` or `/v1/chat/completions` has totals in `timings`; without the number of steps, they are the
+tokens after the first one that were not drafted:
+
+    draft_n, draft_n_accepted: drafted and accepted tokens; missing if none was drafted
+    predicted_n: tokens, the first of which comes from prefill
+    draft_n_verif_steps, or draft_rounds of mlx-vlm: steps; missing in most versions
 """
 
 import re
@@ -23,11 +30,11 @@ from dataclasses import dataclass
 from treeopt.engines.importers.acceptance_tables import (
     SHORTER_DRAFTS,
     StepCounts,
-    acceptance_from_mean,
+    acceptance_from_totals,
     pool_steps,
     table_from_counts,
 )
-from treeopt.engines.importers.foreign_file import NUMBER, ForeignFile, source_text
+from treeopt.engines.importers.foreign_file import NUMBER, ForeignFile, JsonObject, source_text
 from treeopt.engines.importers.importer import (
     ACCEPTANCE,
     DRAFT_TIMES,
@@ -37,6 +44,7 @@ from treeopt.engines.importers.importer import (
     Measurements,
     build_curve,
 )
+from treeopt.files.fields import Fields
 
 KIND = "llama-server log"
 _RATES = rf"\(({NUMBER}(?:, {NUMBER}){{0,500}})\)"
@@ -53,6 +61,11 @@ _REQUEST = re.compile(
 )
 _REQUEST_MEAN = re.compile(rf"mean (?:acceptance length|len) =\s{{0,9}}({NUMBER})")
 _REQUEST_RATES = re.compile(rf"(?:acceptance rate per position|acc per pos) = {_RATES}")
+
+
+RESPONSES_KIND = "llama-server responses"
+TIMINGS, TOKENS, DRAFTED, ACCEPTED = "timings", "predicted_n", "draft_n", "draft_n_accepted"
+STEPS = ("draft_n_verif_steps", "draft_rounds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +156,8 @@ def _sum_runs(file: ForeignFile, method: str, runs: Sequence[_Statistics]) -> Im
         accepted = [float(sum(round(run.rates[position] * run.drafts) for run in runs)) for position in range(depth)]
         table = file.build("#acc rate/pos", table_from_counts, float(drafts), accepted)
         return ImportedAcceptance(table=table, kind=kind, positions=drafts)
-    mean = 1 + sum(run.accepted_tokens for run in runs) / drafts
-    length = max(1, round(sum(run.drafted_tokens for run in runs) / drafts))
-    return acceptance_from_mean(mean, length, kind, positions=drafts)
+    drafted, total = sum(run.drafted_tokens for run in runs), sum(run.accepted_tokens for run in runs)
+    return file.build("#gen tokens", acceptance_from_totals, drafts, drafted, total, kind)
 
 
 def _build_draft_latency(file: ForeignFile, runs: Sequence[_Statistics], drafted: int) -> tuple[ImportedLatency, ...]:
@@ -197,10 +209,56 @@ def _average_requests(file: ForeignFile, requests: Sequence[_Request]) -> Import
             "expected a mean length above 1 of a request. Got none: take the server's /metrics (--metrics).",
         )
     drafted_per_step = sum(request.drafted for request, _ in counted) / sum(steps for _, steps in counted)
-    all_steps = sum(request.drafted for request in requests) / drafted_per_step
-    mean = 1 + sum(request.accepted for request in requests) / all_steps
-    length = max(1, round(drafted_per_step))
-    return acceptance_from_mean(mean, length, REQUESTS_KIND, prompts=len(requests), positions=round(all_steps))
+    drafted, accepted = sum(request.drafted for request in requests), sum(request.accepted for request in requests)
+    drafts = drafted / drafted_per_step
+    return file.build(
+        "draft acceptance", acceptance_from_totals, drafts, drafted, accepted, REQUESTS_KIND, prompts=len(requests)
+    )
+
+
+def read_responses(file: ForeignFile) -> Measurements:
+    """Return the mean acceptance of all responses that drafted; raises FormatError for chunks of a stream."""
+    steps = drafted = accepted = prompts = 0
+    for response in filter(_has_timings, file.objects):
+        if response.content.get("stop") is False or str(response.content.get("object", "")).endswith("chunk"):
+            raise file.error(
+                response.place or "content",
+                "expected whole responses. Got a chunk of a stream: request without stream.",
+            )
+        timings = response.inner(TIMINGS).fields
+        if DRAFTED in timings:
+            drafted += timings.integer(DRAFTED, least=0)
+            accepted_now = timings.integer(ACCEPTED, least=0)
+            accepted += accepted_now
+            steps += _count_steps(timings, accepted_now)
+            prompts += 1
+    if not drafted:
+        raise file.error(TIMINGS, f"expected {DRAFTED} of at least one response. Got none: does the server draft?")
+    file.check_one("model", "the responses of one model", [response.content.get("model") for response in file.objects])
+    return Measurements(
+        acceptance=file.build(
+            TIMINGS, acceptance_from_totals, steps, drafted, accepted, RESPONSES_KIND, prompts=prompts
+        )
+    )
+
+
+def _has_timings(response: JsonObject) -> bool:
+    timings = response.content.get(TIMINGS)
+    return isinstance(timings, dict) and TOKENS in timings
+
+
+def _count_steps(timings: Fields, accepted: int) -> int:
+    for name in STEPS:
+        if name in timings:
+            return timings.integer(name, least=0)
+    tokens = timings.integer(TOKENS, least=0)
+    if accepted >= tokens:
+        raise timings.error(
+            TOKENS,
+            f"expected more than the {accepted} accepted tokens. Got {tokens}: the number of steps is unknown, take the "
+            "server's log or /metrics.",
+        )
+    return max(1, tokens - 1 - accepted)  # the last step may be cut off
 
 
 LOG = Importer(
@@ -210,4 +268,11 @@ LOG = Importer(
     needs="lines with draft acceptance, or with statistics of drafts (-lv 4), which have seconds of drafting too",
     matches=lambda file: any(mark.search(file.log) for mark in (_STATISTICS_MARK, _REQUEST_MARK)),
     read=read_log,
+)
+RESPONSES = Importer(
+    name="llama-server-responses",
+    title="responses of llama-server",
+    needs="timings with draft_n and draft_n_accepted; all positions count as equal",
+    matches=lambda file: any(map(_has_timings, file.objects)),
+    read=read_responses,
 )

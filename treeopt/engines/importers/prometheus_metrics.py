@@ -8,7 +8,7 @@ from collections import defaultdict
 from treeopt.engines.importers.acceptance_tables import (
     MAX_LENGTH,
     SHORTER_DRAFTS,
-    acceptance_from_mean,
+    acceptance_from_totals,
     table_from_counts,
 )
 from treeopt.engines.importers.foreign_file import ForeignFile
@@ -80,8 +80,7 @@ def _build_acceptance(file: ForeignFile, engines: list[_Values], program: str) -
     kind = f"{PROGRAMS.get(program, program)} metrics"
     drafted, total = (sum(values.get((name, None), 0.0) for values in engines) for name in (DRAFTED, ACCEPTED))
     if not positions and 0 < drafted <= MAX_LENGTH * drafts:
-        length = max(1, round(drafted / drafts))
-        return acceptance_from_mean(1 + total / drafts, length, kind, positions=max(1, round(drafts)))
+        return file.build("content", acceptance_from_totals, drafts, drafted, min(total, drafted), kind)
     if not drafts or not positions or len(positions) != depth:
         raise file.error(
             "content",

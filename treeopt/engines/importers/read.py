@@ -44,6 +44,7 @@ IMPORTERS: tuple[Importer, ...] = (
     sglang.METRICS,
     vllm.BENCH,
     sglang.RESPONSES,
+    llama_server.RESPONSES,
     model_optimizer.SPECDEC_BENCH,
     tensorrt_llm.BENCH_REPORT,
     model_optimizer.SPECULATION_PROFILE,
