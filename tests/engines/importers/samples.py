@@ -81,6 +81,13 @@ TRTLLM = {
         "draft_acceptance_rate_percentiles": {"average": 0.375},
     },
 }
+SERVER_INFO = {
+    "speculative_algorithm": "EAGLE3",
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 1,
+    "speculative_num_draft_tokens": 4,
+    "internal_states": [{"avg_spec_accept_length": 2.25}, {"avg_spec_accept_length": 2.75}],
+}
 COMPLETION = {
     "content": "a",
     "model": "m",
@@ -253,4 +260,5 @@ ACCEPTANCE_FILES = {
     "answers.jsonl": json_lines([ANSWER, ANSWER]),
     "run-batch.jsonl": json_lines(map(batched, [response(REQUEST), response(SUMMARY)])),
     "completions.jsonl": json_lines([COMPLETION, COMPLETION]),
+    "server_info.json": json.dumps(SERVER_INFO),
 }

@@ -13,6 +13,7 @@ from tests.engines.importers.samples import (
     META,
     METRICS,
     REQUEST,
+    SERVER_INFO,
     SPECDEC,
     SUMMARY,
     TRTLLM,
@@ -402,6 +403,17 @@ class TestSglang:
 
     def test_rates_that_fit_several_draft_lengths_are_refused(self, refuse_table):
         refuse_table(self.LINE.format(1, "3.50", "0.08"), "accept len", "expected a draft length.*Got 4")
+
+    def test_server_info_has_the_mean_of_all_ranks(self, read_table, refuse_table):
+        result = read_table(SERVER_INFO)
+        assert result.table.expected_tokens(chain(3)) == pytest.approx(2.5)
+        assert "trees" not in result.imported[0].source
+        assert "best paths" in read_table(SERVER_INFO | {"speculative_eagle_topk": 4}).imported[0].source
+        block = SERVER_INFO | {"speculative_num_steps": None, "speculative_num_draft_tokens": 8}
+        assert len(read_table(block).table.p) == 7
+        refuse_table(SERVER_INFO | {"speculative_num_steps": 1}, "speculative_num_steps", "expected 1.5 to .* Got 1")
+        idle = [{"last_gen_throughput": 0.0, "avg_spec_accept_length": None}]
+        refuse_table(SERVER_INFO | {"internal_states": idle}, "internal_states", "has the server drafted yet")
 
 
 class TestLlamaServer:

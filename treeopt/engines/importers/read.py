@@ -44,6 +44,7 @@ IMPORTERS: tuple[Importer, ...] = (
     sglang.METRICS,
     vllm.BENCH,
     sglang.RESPONSES,
+    sglang.SERVER_INFO,
     llama_server.RESPONSES,
     model_optimizer.SPECDEC_BENCH,
     tensorrt_llm.BENCH_REPORT,

@@ -1,4 +1,4 @@
-"""SGLang: per-request metadata in its responses, its log and `/metrics`.
+"""SGLang: per-request metadata in its responses, its log, `/metrics` and `/server_info`.
 
 `meta_info` is in a response, in one of its choices, or alone; requests with `return_spec_tokens_details` have the same
 fields in `sglext.spec_tokens_details`. With trees, lengths are those of the best path:
@@ -8,7 +8,8 @@ fields in `sglext.spec_tokens_details`. With trees, lengths are those of the bes
     spec_accept_length: completion_tokens / steps
     completion_tokens: the first comes from prefill, the last step may be cut off
 
-Log and metrics have a mean number of tokens per step only, so all positions are taken to have the same acceptance.
+The others have a mean number of tokens per step only, so all positions are taken to have the same acceptance.
+`/server_info` has the settings, and in `internal_states` the mean of each data-parallel rank since it started.
 """
 
 import re
@@ -35,6 +36,8 @@ _LOG_LENGTH, _LOG_TOP_K = (
     re.compile(rf"speculative[_-]{name}[\"']?[=: ]\s?(\d{{1,3}})\b") for name in ("num[_-]steps", "eagle[_-]topk")
 )
 """In server_args, or on the command line."""
+STATES, STATE_MEAN = "internal_states", "avg_spec_accept_length"
+STEPS_OF_DRAFT, TOP_K = "speculative_num_steps", "speculative_eagle_topk"
 BEST_PATHS = "of a tree's best paths"
 MEAN_GAUGE, RATE_GAUGE, LENGTH_GAUGE = "sglang:spec_accept_length", "sglang:spec_accept_rate", "sglang:spec_num_steps"
 _GAUGES = re.compile(rf"^[ \t]{{0,9}}(?:{MEAN_GAUGE}|{RATE_GAUGE}|{LENGTH_GAUGE})[ \t{{]", re.MULTILINE)
@@ -115,9 +118,30 @@ def read_log(file: ForeignFile) -> Measurements:
     tokens = sum(mean.weight * float(mean.tokens) for mean in means) / sum(mean.weight for mean in means)
     configured = set(map(int, _LOG_LENGTH.findall(file.log)))
     length = _find_length(file, LOG_MARK.strip(" :"), means, configured)
-    top_k = set(map(int, _LOG_TOP_K.findall(file.log)))
-    trees = "" if top_k == {1} else f"; {BEST_PATHS}{' if it drafted trees' * (not top_k)}"
-    return Measurements(acceptance=acceptance_from_mean(tokens, length, f"SGLang log{trees}"))
+    kind = f"SGLang log{_describe_trees(set(map(int, _LOG_TOP_K.findall(file.log))))}"
+    return Measurements(acceptance=acceptance_from_mean(tokens, length, kind))
+
+
+def _describe_trees(top_k: set[int]) -> str:
+    """Return the words for a kind, given the branches of the settings; empty for a chain."""
+    return "" if top_k == {1} else f"; {BEST_PATHS}{' if it drafted trees' * (not top_k)}"
+
+
+def read_server_info(file: ForeignFile) -> Measurements:
+    """Return the mean acceptance of all ranks since the server started."""
+    info = file.objects[0].inner().fields
+    states = [JsonObject(file.path, STATES, state).inner().fields for state in info.any(STATES)]
+    means = [state.number(STATE_MEAN, least=1) for state in states if STATE_MEAN in state]
+    if not means:
+        raise file.error(STATES, f"expected {STATE_MEAN}. Got none: has the server drafted yet?")
+    tokens = sum(means) / len(means)
+    length = info.integer(STEPS_OF_DRAFT) if STEPS_OF_DRAFT in info else info.integer(ROOTED[1], least=2) - 1
+    if not tokens - 1 <= length <= MAX_LENGTH:
+        raise file.error(
+            STEPS_OF_DRAFT, f"expected {tokens - 1:.3g} to {MAX_LENGTH} draft tokens. Got {length}: save it again."
+        )
+    kind = f"SGLang server info{_describe_trees({info.integer(TOP_K)} if TOP_K in info else set())}"
+    return Measurements(acceptance=acceptance_from_mean(tokens, length, kind))
 
 
 def read_metrics(file: ForeignFile) -> Measurements:
@@ -227,6 +251,13 @@ METRICS = Importer(
     needs="spec_accept_length and spec_accept_rate; all positions count as equal",
     matches=lambda file: _GAUGES.search(file.text) is not None,
     read=read_metrics,
+)
+SERVER_INFO = Importer(
+    name="sglang-server-info",
+    title="/server_info of SGLang",
+    needs="internal_states with avg_spec_accept_length, and speculative_num_steps; all positions count as equal",
+    matches=lambda file: file.has_key(STATES) and isinstance(file.json[STATES], list),
+    read=read_server_info,
 )
 RESPONSES = Importer(
     name="sglang-responses",
