@@ -81,6 +81,16 @@ TRTLLM = {
         "draft_acceptance_rate_percentiles": {"average": 0.375},
     },
 }
+ITERATION = {
+    "iter": 5,
+    "iterLatencyMS": 12.5,
+    "specDecodingStats": {
+        "numDraftTokens": 6,
+        "numAcceptedTokens": 3,
+        "numRequestsWithDraftTokens": 2,
+        "acceptanceLength": 2.5,
+    },
+}
 SERVER_INFO = {
     "speculative_algorithm": "EAGLE3",
     "speculative_num_steps": 3,
@@ -260,5 +270,6 @@ ACCEPTANCE_FILES = {
     "answers.jsonl": json_lines([ANSWER, ANSWER]),
     "run-batch.jsonl": json_lines(map(batched, [response(REQUEST), response(SUMMARY)])),
     "completions.jsonl": json_lines([COMPLETION, COMPLETION]),
+    "iterations.json": json.dumps([ITERATION, ITERATION]),
     "server_info.json": json.dumps(SERVER_INFO),
 }

@@ -9,6 +9,7 @@ from tests.engines.importers.samples import (
     ACCEPTANCE_FILES,
     ANSWER,
     COMPLETION,
+    ITERATION,
     LLAMA_CPP_METRICS,
     META,
     METRICS,
@@ -543,6 +544,17 @@ class TestSpecdecBench:
 def test_report_of_trtllm_bench(read_table, refuse_table):
     assert read_table(TRTLLM).table.p == pytest.approx(np.array([[0.5], [0.5]]))
     refuse_table({"decoding_stats": {}}, "decoding_stats.acceptance_length_percentiles", "missing")
+
+
+def test_iterations_of_tensorrt_llm_are_summed(read_table, refuse_table):
+    """Iterations without drafting have no statistics, and those of other ranks repeat the first's."""
+    idle = {"iter": 1, "iterLatencyMS": 3.0}
+    result = read_table([idle, ITERATION, ITERATION, ITERATION | {"attentionDpRank": 1}])
+    assert result.table.expected_tokens(chain(3)) == pytest.approx(2.5)
+    assert (result.positions, len(result.table.p)) == (4, 3)
+    refuse_table([idle], "specDecodingStats", "Set enable_iter_perf_stats")
+    wrong = changed(ITERATION, "specDecodingStats", "acceptanceLength", to=2.0)
+    refuse_table([wrong], "[0], specDecodingStats.acceptanceLength", "expected 2.5")
 
 
 def test_responses_of_a_batch_are_read_like_others(read_table, refuse_table):

@@ -48,6 +48,7 @@ IMPORTERS: tuple[Importer, ...] = (
     llama_server.RESPONSES,
     model_optimizer.SPECDEC_BENCH,
     tensorrt_llm.BENCH_REPORT,
+    tensorrt_llm.ITERATIONS,
     model_optimizer.SPECULATION_PROFILE,
     spec_bench.ANSWERS,
     vllm_requests.REQUESTS,
