@@ -17,6 +17,8 @@ CERTAIN = 0.9
 """Probability that the choice is within 1 % of the fastest at which measuring ends."""
 SLICES = 40
 """Of a budget; after each slice the plan is updated."""
+MISSING_SHARE = 0.5
+"""Fraction of the time spent up to which acceptance comes first while sequences are missing; later, the benefit decides."""
 PLANNING_SHARE = 0.25
 """Largest ratio of planning time to measuring time."""
 
@@ -100,14 +102,21 @@ class ProfileRefiner:
         fewest = min(samples, key=lambda part: samples[part])
         if samples[fewest] < MIN_SAMPLES:
             return fewest
-        if self._acceptance is not None and self._acceptance.missing:
+        missing = self._acceptance is not None and self._acceptance.missing > 0
+        if missing and self._acceptance_share < MISSING_SHARE:
             return "acceptance"
-        if certainty.confidence.probability >= CERTAIN:
+        if certainty.confidence.probability >= CERTAIN and not missing:
             return None
         parts = [part for part in timer.parts if samples[part] < MAX_SAMPLES]
         if self._acceptance is not None and not self._acceptance.exhausted:
             parts.append("acceptance")
         return max(parts, key=lambda part: self._benefit(part, certainty.confidence), default=None)
+
+    @property
+    def _acceptance_share(self) -> float:
+        """The fraction of the time spent so far that counting acceptance has taken."""
+        spent_s = self._budget.spent_s
+        return spent_s.get("acceptance", 0.0) / max(sum(spent_s.values()), 1e-9)
 
     def _benefit(self, part: str, confidence: Confidence) -> tuple[float, float]:
         """Return the gain in probability per additional second of a part; ties go to the part with less time so far.

@@ -171,6 +171,14 @@ def test_certain_plan_still_has_the_samples_that_statistics_need(make_model):
     assert run.machine.passes_s < BUDGET_S
 
 
+def test_long_sequences_leave_half_of_the_time_to_the_rest(make_model, monkeypatch):
+    monkeypatch.setattr(incremental, "FIRST_POSITIONS", 200)
+    run = Run(make_model, plan=constant_plan(0.5), budget_s=20.0)
+    assert run.profile().acceptance().prompts < MIN_SEQUENCES
+    spent_s = run.budget.spent_s
+    assert 0.3 < spent_s["acceptance"] / sum(spent_s.values()) < 0.65
+
+
 @pytest.mark.parametrize("interrupted", [30, 200])
 def test_resumed_run_keeps_all_samples_and_has_the_time_left(make_model, tmp_path, interrupted):
     path = tmp_path / "checkpoint"
