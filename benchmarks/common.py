@@ -19,7 +19,8 @@ def describe_environment() -> str:
     """Return the versions of treeopt, Python and torch, the time and the processor."""
     import torch
 
-    from treeopt.profiler.machine import describe_machine, now
+    from treeopt.profiler.machine import describe_machine
+    from treeopt.records.machine import now
     from treeopt.version import TOOL
 
     machine = describe_machine(torch.device("cpu"))

@@ -121,7 +121,8 @@ def _save_profile(args: AdaptOptions, recalibration: "Recalibration", models: "M
     """Write the updated profile, if an option names it; raises TreeoptError if too few steps drafted."""
     if args.save_profile is None:
         return
-    from treeopt.profiler.machine import describe_machine, now
+    from treeopt.profiler.machine import describe_machine
+    from treeopt.records.machine import now
     from treeopt.version import TOOL
 
     machine = describe_machine(models.target.device)

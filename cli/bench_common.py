@@ -135,7 +135,8 @@ def load_bench_models(
 
 def bench_heading(models: "ModelPair") -> BenchHeading:
     """Return the heading of a benchmark that has just ended."""
-    from treeopt.profiler.machine import describe_machine, now
+    from treeopt.profiler.machine import describe_machine
+    from treeopt.records.machine import now
 
     return BenchHeading(created=now(), machine=describe_machine(models.target.device), pair=models.described)
 

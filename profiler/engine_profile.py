@@ -8,12 +8,12 @@ import numpy as np
 from treeopt.engines.clients.client import EngineClient, EngineConfig
 from treeopt.errors import InfeasibleError
 from treeopt.profiler.engine import EngineSample, Probe, ProbeSettings
-from treeopt.profiler.machine import describe_processor, now
+from treeopt.profiler.machine import describe_processor
 from treeopt.records.acceptance import SequenceSums
 from treeopt.records.bench_file import BenchHeading
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, EngineSetting, TimedChain
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.machine import Machine, Pair
+from treeopt.records.machine import Machine, Pair, now
 from treeopt.records.measured_acceptance import MeasuredAcceptance, select_categories
 from treeopt.records.profile import UNKNOWN, Profile
 from treeopt.records.rules import TARGET_RULE

@@ -1,7 +1,6 @@
 """Descriptions of the machine and the software of a measurement."""
 
 import platform
-from datetime import UTC, datetime
 
 import torch
 
@@ -22,8 +21,3 @@ def describe_machine(device: torch.device) -> Machine:
         python=platform.python_version(),
         torch=str(torch.__version__),
     )
-
-
-def now() -> str:
-    """Return the time in UTC, ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

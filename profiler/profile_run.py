@@ -26,12 +26,12 @@ from treeopt.profiler.latency.point import PointTimer
 from treeopt.profiler.latency.prefill import MAX_ROUNDS, PrefillTimer
 from treeopt.profiler.latency.rounds import Recorder, Tick
 from treeopt.profiler.limits import DRAFTER_POSITIONS, check_measurable, room_tokens
-from treeopt.profiler.machine import describe_machine, now
+from treeopt.profiler.machine import describe_machine
 from treeopt.profiler.processes.processes import Processes
 from treeopt.profiler.refinement import CERTAIN, PlanCertainty, ProfileRefiner
 from treeopt.profiler.settings import Settings
 from treeopt.records.latency import PrefillLatency
-from treeopt.records.machine import Pair
+from treeopt.records.machine import Pair, now
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency

@@ -30,9 +30,9 @@ from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.memory import release_memory
 from treeopt.profiler.latency.point import PointTimer
 from treeopt.profiler.latency.rounds import Recorder
-from treeopt.profiler.machine import describe_machine, now
+from treeopt.profiler.machine import describe_machine
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.machine import Machine
+from treeopt.records.machine import Machine, now
 from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling

@@ -18,9 +18,9 @@ from treeopt.arrays import Int64
 from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance.expansion import Expander
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
-from treeopt.profiler.machine import now
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
+from treeopt.records.machine import now
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel, max_sequence_tokens
 

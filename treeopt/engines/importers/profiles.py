@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from treeopt.engines.importers.importer import ImportedLatency
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.latency import Timing
-from treeopt.records.machine import Machine, Pair
+from treeopt.records.machine import Machine, Pair, now
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import IMPORTED, INCLUDED, UNKNOWN, Profile
 from treeopt.records.step_latency import LATENCY_PARTS, Imported, StepLatency
@@ -131,10 +130,6 @@ def _merge_latency(
 
 def _describe_condition(context_tokens: int, batch_size: int) -> str:
     return f"{context_tokens} tokens of context x batch {batch_size}"
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def unknown_machine() -> Machine:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from treeopt.engines.importers.foreign_file import source_text
 from treeopt.engines.importers.importer import SweepRow
-from treeopt.engines.importers.profiles import now, unknown_machine
+from treeopt.engines.importers.profiles import unknown_machine
 from treeopt.engines.importers.read import read_sweep
 from treeopt.engines.importers.sweep_acceptance import estimate_rate, fit_survival
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.engine import ChainLatency, EngineRun, EngineSetting, TimedChain
 from treeopt.records.latency import Timing
-from treeopt.records.machine import Pair
+from treeopt.records.machine import Pair, now
 from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
 from treeopt.records.profile import IMPORTED, UNKNOWN, Profile
 from treeopt.records.rules import TARGET_RULE
