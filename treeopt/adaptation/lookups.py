@@ -57,19 +57,18 @@ def measured_lookups(
     options = predict_settings(profile, drafters[0], [nearest], point, max_nodes=min(max_nodes, costs.max_nodes))
     passes, measured = pass_costs(point), {item.values: item for item in nearest.settings}
 
-    def pass_s(option: Option) -> float:
-        item = measured[option.drafter.values]
-        return float(mean_pass_s(item.sequences, passes))
-
-    return tuple(
-        MeasuredLookup(
-            setting=PromptLookupSetting(**{value.name: value.value for value in option.drafter.values}),
+    def measured_lookup(option: Option) -> MeasuredLookup:
+        setting, step_s = option.drafter.parameters, option.step_s.value
+        assert isinstance(setting, PromptLookupSetting)  # those of prompt lookup
+        pass_s = float(mean_pass_s(measured[option.drafter.values].sequences, passes))
+        return MeasuredLookup(
+            setting=setting,
             tokens_per_step=option.tokens_per_step.value,
-            step_s=option.step_s.value,
-            overhead_s=option.step_s.value - pass_s(option),
+            step_s=step_s,
+            overhead_s=step_s - pass_s,
         )
-        for option, _ in options
-    )
+
+    return tuple(measured_lookup(option) for option, _ in options)
 
 
 def one_of_each_length(
