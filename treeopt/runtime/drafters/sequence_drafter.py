@@ -1,6 +1,6 @@
 """What drafters share that keep a state for each sequence, such as a KV cache, and draft a batch in one call."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from itertools import compress, count
 from typing import Generic, Protocol, TypeVar
@@ -73,10 +73,6 @@ class SequencePool(Generic[Pooled]):
     def free(self) -> int:
         """Number of states that no sequence uses."""
         return len(self._free)
-
-    def __iter__(self) -> Iterator[Pooled]:
-        """Yield all states, free ones included."""
-        yield from (state for _, state in (*self._free, *self._used.values()))
 
     def _grow(self, states: int) -> None:
         for state in self._make(states):

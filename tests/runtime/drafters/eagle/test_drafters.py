@@ -99,7 +99,7 @@ def test_caches_of_a_batch_are_adjacent_and_must_fit_into_memory(head, monkeypat
     static = StaticTreeDrafter(head, TREE, capacity=60)
     drafter = static if kind == "static" else ExpandingDrafter(head, DYNAMIC, capacity=60)
     drafter.reserve(3)
-    caches = [sequence.cache for sequence in drafter._sequences]
+    caches = [drafter._sequences.acquire(number).cache for number in range(3)]
     assert len({id(cache.store) for cache in caches}) == 1
     assert [cache.index for cache in caches] == [0, 1, 2]
     slot = sum(entries[..., 0, :].nbytes for pair in caches[0].layers for entries in pair)
