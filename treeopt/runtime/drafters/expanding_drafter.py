@@ -48,7 +48,7 @@ class ExpandedTree(NamedTuple):
     """int64 (n,), the root's first."""
     feed_indices: list[int]
     """Of every node in this step, NOT_FED if it was not fed."""
-    finite: bool = True
+    finite: bool
     """Whether all distributions are finite; otherwise the tree is the root alone."""
 
 
