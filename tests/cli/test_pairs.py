@@ -77,6 +77,17 @@ class TestOwnPair:
         (own_pair / "my models" / "d").rename(own_pair / "renamed")
         assert warnings_of(succeed(*RUN, "--target", "moved", "--draft", "renamed")) == []
 
+    def test_offloaded_target_is_the_planned_model_with_other_times(self, own_pair: Path) -> None:
+        pytest.importorskip("accelerate", reason="needs the hf extra")
+        planned = load_file("tree.json")
+        assert planned.provenance is not None
+        provenance = replace(planned.provenance, target_digest=None, draft_digest=None)
+        for file, content in (("tree.json", planned), ("named.json", replace(planned, provenance=provenance))):
+            content.save(own_pair / file)
+            result = succeed("run", file, *RUN[2:], "--offload", own_pair / "offload")
+            (warning,) = warnings_of(result)
+            assert f"{file} was made for the target on one device, not the target over" in warning
+
     def test_other_weights_under_the_same_names_are_refused(self, own_pair: Path) -> None:
         assert ModelFolder("my models/d").digest != ModelFolder(bundle.DRAFT).digest
         shutil.copy(bundle.DRAFT / "model.safetensors", own_pair / "my models" / "d" / "model.safetensors")

@@ -32,6 +32,17 @@ class TestSamePair:
         other = replace(HERE, **changes)
         assert HERE.same_pair(other) is other.same_pair(HERE) is same
 
+    @pytest.mark.parametrize(
+        "distribution", ["over cpu, disk", "over 0, 1, cpu", "over cuda:0", "split over 2 processes"]
+    )
+    @pytest.mark.parametrize("digest", [None, HERE.target_digest])
+    def test_distributed_target_is_the_same_model(self, distribution, digest):
+        planned = replace(HERE, pair="t + d", target_digest=digest)
+        here = replace(planned, pair=f"t {distribution} + d")
+        assert planned.same_pair(here)
+        assert here.same_pair(planned)
+        assert not replace(planned, pair="t over night + d", target_digest=None).same_pair(here)
+
     def test_unknown_models_have_no_name(self):
         unknown = Identity.of(replace(GOLDEN.pair, target=UNKNOWN, target_digest=None), GOLDEN.machine)
         assert unknown.pair is None
@@ -47,6 +58,11 @@ class TestDifferences:
             "float32, not bfloat16",
             "2 threads, not 1 thread",
         )
+
+    def test_distribution_of_the_target_is_compared(self):
+        here = replace(HERE, pair="t over cpu, disk + d")
+        assert HERE.differences(here) == ("the target on one device, not the target over cpu, disk",)
+        assert here.differences(here) == ()
 
     def test_unknown_values_do_not_differ(self):
         assert HERE.differences(Identity()) == Identity().differences(HERE) == ()

@@ -1,5 +1,6 @@
 """The pair of models, dtype and machine of a profile, a tree or a run, and warnings where two of them differ."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,7 +11,10 @@ from treeopt.records.profile import IMPORTED, UNKNOWN
 from treeopt.trees.tree_file import Provenance
 
 CONDITIONS = ("machine", "device", "dtype", "threads")
-"""What times depend on, other than the models."""
+"""What times depend on, other than the models and the distribution of the target."""
+_DEVICE = r"(?:cpu|disk|\d+|[a-z]+:\d+)"
+DISTRIBUTION = re.compile(rf" (over {_DEVICE}(?:, {_DEVICE})*|split over \d+ processes)(?= \+ |$)")
+"""Devices or processes of a distributed target, which `load_pair` appends to its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +57,12 @@ class Identity:
     def same_pair(self, other: "Identity") -> bool:
         """Return whether no known model differs: compares digests if both targets have one, else names.
 
-        A draft model that only one of the two has is not a difference.
+        A draft model that only one of the two has is not a difference, nor is the distribution of the target.
         """
         if self.target_digest is not None and other.target_digest is not None:
             drafts = (self.draft_digest, other.draft_digest)
             return self.target_digest == other.target_digest and (None in drafts or drafts[0] == drafts[1])
-        return None in (self.pair, other.pair) or self.pair == other.pair
+        return None in (self.pair, other.pair) or self._undistributed_pair == other._undistributed_pair
 
     @property
     def without_draft(self) -> "Identity":
@@ -70,9 +74,21 @@ class Identity:
         """Whether the models ship with treeopt."""
         return self.target is None and self.pair is not None and self.pair.startswith(BUNDLED)
 
+    @property
+    def distribution(self) -> str | None:
+        """Devices or processes of the target in words; None for an unknown pair."""
+        if self.pair is None:
+            return None
+        match = DISTRIBUTION.search(self.pair)
+        return f"the target {'on one device' if match is None else match[1]}"
+
+    @property
+    def _undistributed_pair(self) -> str | None:
+        return None if self.pair is None else DISTRIBUTION.sub("", self.pair, count=1)
+
     def differences(self, other: "Identity") -> tuple[str, ...]:
-        """Describe the known `CONDITIONS` that differ, such as `2 threads, not 1`."""
-        values = [(name, getattr(self, name), getattr(other, name)) for name in CONDITIONS]
+        """Describe the known `CONDITIONS` and distributions that differ, such as `2 threads, not 1 thread`."""
+        values = [(name, getattr(self, name), getattr(other, name)) for name in (*CONDITIONS, "distribution")]
         return tuple(
             f"{_describe(name, value)}, not {_describe(name, other_value)}"
             for name, value, other_value in values
