@@ -1,7 +1,6 @@
 """`treeopt export`: a tree in another program's format, or an engine's setting."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,7 +87,7 @@ def _export_tree(target: "TopologyFormat", args: ExportOptions) -> None:
 
 def _export_setting(engine: "Engine", args: ExportOptions) -> None:
     from treeopt.engines.exporters.choose import choose_setting
-    from treeopt.engines.exporters.common import render_setting
+    from treeopt.engines.exporters.common import loads_draft_model
     from treeopt.engines.exporters.provenance import setting_provenance
     from treeopt.engines.exporters.setting import Source
     from treeopt.records.draft_record import DraftRecord
@@ -116,12 +115,10 @@ def _export_setting(engine: "Engine", args: ExportOptions) -> None:
     )
     with progress("planning the setting"):
         result = choose_setting(engine, source)
-    if args.draft_model is not None and result.request is not None:
-        other = render_setting(engine, replace(result.request, draft_model=f"{result.request.draft_model}-"))
-        if (other.files, other.usage) == (result.output.files, result.output.usage):
-            raise click.UsageError(
-                f"--draft-model: {engine.name} loads none by this method. Leave it out, or name another with --method."
-            )
+    if args.draft_model is not None and result.request is not None and not loads_draft_model(engine, result.request):
+        raise click.UsageError(
+            f"--draft-model: {engine.name} loads none by this method. Leave it out, or name another with --method."
+        )
     contents = {name: text.encode() for name, text in result.output.files.items()}
     files = _write_files(args, contents, lambda data: setting_provenance(engine, result, args.inputs, data, profile))
     print_result(setting_text(engine, result, args.written), files, warnings=result.warnings)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.cli.invented import TABLE, call, draft_s, invented, saved, succeed, verify_s
+from tests.cli.invented import TABLE, call, draft_s, invented, saved, succeed, verify_s, warnings_of
 from tests.engines.exporters import published_rules as rules
 from tests.support.invented_drafts import InventedDraft, invented_text, recorded
 from treeopt import Profile
@@ -130,6 +130,14 @@ def test_only_the_length_is_exported_without_a_profile():
     assert export("tree.json", "--to", "nxdi").stdout == '{"0": [1, 2], "1": [3]}\n'
 
 
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_export_prints_at_most_two_warnings(engine):
+    result = export("profile.yaml", "--to", engine.name, "-o", "out")
+    assert "no speculation" not in result.stdout
+    assert len(warnings_of(result)) <= 2
+
+
 def test_every_engine_is_set_to_plain_decoding_if_that_is_fastest(folder: Path):
     saved(folder, invented(tables=[NEVER]))
     model = step_model(Profile.load("profile.yaml"))
@@ -217,7 +225,7 @@ class TestDynamicTrees:
     def test_without_the_record_chains_are_planned(self):
         result = export("profile.yaml", "--to", "sglang", "-o", "flags.txt", "--no-record")
         assert rules.sglang(Path("flags.txt").read_text("utf-8")).k == 1
-        assert "Run treeopt profile --record" in result.stderr
+        assert "Run treeopt profile --record" in result.stdout
 
     @pytest.mark.usefixtures("replay")
     def test_budget_and_depth_limit_trees_and_chains(self):

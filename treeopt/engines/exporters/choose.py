@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import cached_property
 
-from treeopt.engines.exporters.common import check_method, find_refusal, render_setting
+from treeopt.engines.exporters.common import check_method, find_refusal, loads_draft_model, render_setting
 from treeopt.engines.exporters.drafters import set_drafter, set_fastest_drafter
 from treeopt.engines.exporters.engine import BatchLength, Engine, SettingRequest
 from treeopt.engines.exporters.setting import (
@@ -65,7 +65,7 @@ class _SettingChoice:
 
     def setting(self) -> Setting:
         request = self._choose_request()
-        if request is not None:
+        if request is not None and loads_draft_model(self._engine, request):
             self._warn_unnamed_draft_model()
         output = self._engine.off if request is None else render_setting(self._engine, request)
         return Setting(
@@ -82,7 +82,7 @@ class _SettingChoice:
         if not self._engine.drafts_trees(self._source.method) or self._source.chain_length is not None:
             return self._choose_chain()
         if self._replay is None:
-            self._warnings.append(self._warn_no_record())
+            self._notes.append(self._describe_missing_record())
             return self._choose_chain()
         return self._choose_tree(self._replay)
 
@@ -253,16 +253,16 @@ class _SettingChoice:
         imported = self._profile.engine is not None or collect_imported(self._profile.latencies, None)
         return self._profile.pair.target_source is not None or not imported
 
-    def _warn_no_record(self) -> Warning:
+    def _describe_missing_record(self) -> str:
         title = self._engine.title
         if self._names_models:
-            return Warning(
-                f"{title} takes dynamic trees, but without a draft record only chains can be planned.",
-                "Run treeopt profile --record, and name the file with --record.",
+            return (
+                f"{title} takes dynamic trees, but without a draft record only chains can be planned. "
+                "Run treeopt profile --record, and name the file with --record."
             )
-        return Warning(
-            f"{title} takes dynamic trees, but they need a draft record, and this profile names no models to record.",
-            "Profile the models themselves with treeopt profile --record.",
+        return (
+            f"{title} takes dynamic trees, but they need a draft record, and this profile names no models to record. "
+            "Profile the models themselves with treeopt profile --record."
         )
 
     def _warn_unnamed_draft_model(self) -> None:

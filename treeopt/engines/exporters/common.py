@@ -30,6 +30,15 @@ def render_setting(engine: Engine, request: SettingRequest) -> SettingFiles:
     return replace(output, warnings=(*_warn_unchecked_version(engine, request), *output.warnings, *single_length))
 
 
+def loads_draft_model(engine: Engine, request: SettingRequest) -> bool:
+    """Return whether the files of a setting, or the line that uses it, name the draft model."""
+    setting, other = (
+        render_setting(engine, replace(request, draft_model=name))
+        for name in (request.draft_model, f"{request.draft_model}-")
+    )
+    return (setting.files, setting.usage) != (other.files, other.usage)
+
+
 def find_refusal(engine: Engine, request: SettingRequest) -> str | None:
     """Return why an engine does not accept a request; None if it does."""
     tree, method = request.tree, request.method
