@@ -1,7 +1,6 @@
 """Commands on a profile whose acceptance depends on the context: plans for one context, and where to switch."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 from tests.cli.invented import call, invented, saved, solved_json, succeed
 from tests.planner.test_drafters import CONTEXTS as DRAFTER_CONTEXTS
 from tests.planner.test_drafters import by_context as drafters_by_context
-from treeopt.planner import schedule
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import Imported
@@ -23,9 +21,9 @@ TABLES = tuple(AcceptanceTable([[first, second]] * 6) for first, second in ((0.9
 BUDGET = 8
 
 
-def by_context(batches: tuple[int, ...] = (1,)) -> Profile:
+def by_context() -> Profile:
     """Return a profile whose drafts are good at short contexts and bad at long ones; times are nearly the same."""
-    profile = invented(conditions=[(context, batch) for batch in batches for context in CONTEXTS])
+    profile = invented(conditions=[(context, 1) for context in CONTEXTS])
     (acceptance,) = profile.acceptances
     by_context = [replace(acceptance, context_tokens=at, table=p) for at, p in zip(CONTEXTS, TABLES, strict=True)]
     return replace(profile, acceptances=tuple(by_context))
@@ -36,26 +34,6 @@ def with_drafters() -> Profile:
     profile = drafters_by_context()
     (acceptance,) = profile.acceptances
     return replace(profile, acceptances=tuple(replace(acceptance, context_tokens=at) for at in DRAFTER_CONTEXTS))
-
-
-class TestSolve:
-    def test_table_and_json_contain_the_segments(self, folder: Path) -> None:
-        profile = by_context((1, 4))
-        result = succeed("solve", "--profile", saved(folder, profile), "--budget", BUDGET)
-        rows = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
-        written = solved_json(folder, profile, "--budget", BUDGET)["schedule"]["over_contexts"]
-        segments = schedule(profile, BUDGET).over_contexts
-        assert result.stderr == ""
-        assert len(segments) > 2
-        for row, segment in zip(written, segments, strict=True):
-            batch, context = (range_text(ends, "-") for ends in (segment.batch_sizes, segment.context_tokens))
-            assert ["sequoia", "0", batch, context, segment.option.shape] in [row[:5] for row in rows]
-            assert (row["temperature"], row["rule"]) == (0.0, "sequoia")
-            assert (row["batch_sizes"], row["context_tokens"]) == (
-                list(segment.batch_sizes),
-                list(segment.context_tokens),
-            )
-            assert row["choice"]["parents"] == segment.option.tree.parents.tolist()
 
 
 class TestWarning:

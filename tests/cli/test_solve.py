@@ -89,38 +89,33 @@ class TestBound:
 
 
 class TestConfidence:
-    @pytest.mark.parametrize(
-        ("profile", "source", "remedy"),
-        [
-            (invented(verify_noise=0.3), "verification time", "--rounds"),
-            (
-                invented(tables=[AcceptanceTable(TABLE.p, standard_error=np.full((4, 3), 0.1))]),
-                "acceptance",
-                "--positions",
-            ),
-        ],
-        ids=["verify", "acceptance"],
-    )
-    def test_uncertain_choice_is_a_warning_with_its_remedy(
-        self, folder: Path, profile: Profile, source: str, remedy: str
-    ) -> None:
+    def test_uncertain_choice_is_a_warning(self, folder: Path) -> None:
+        profile = invented(verify_noise=0.3)
         (warning,) = succeed("solve", "--profile", saved(folder, profile)).stderr.splitlines()
         probability = plan(profile, 32).confidence.probability
         assert probability < 0.9
         assert warning.startswith("Warning: ")
         assert f"is only {int(100 * probability)} %." in warning
-        assert f"if {source} were known exactly" in warning
-        assert warning.endswith(f"Profile with a longer --time-budget, or more {remedy}.")
+        assert "if verification time were known exactly" in warning
+        assert warning.endswith("Profile with a longer --time-budget, or more --rounds.")
 
     @pytest.mark.parametrize(
-        ("weakest", "remedy"),
-        [("acceptance", "--positions"), ("verify", "--rounds"), ("draft", "--rounds"), ("overhead", "--rounds")],
+        ("weakest", "source", "remedy"),
+        [
+            ("acceptance", "acceptance", "--positions"),
+            ("verify", "verification time", "--rounds"),
+            ("draft", "draft time", "--rounds"),
+            ("overhead", "overhead", "--rounds"),
+        ],
     )
-    def test_every_source_has_its_remedy(self, weakest: str, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_every_source_has_its_remedy(
+        self, weakest: str, source: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         unsure = Confidence(probability=0.5, if_exact={weakest: 0.75})
         monkeypatch.setattr(Plan, "confidence", unsure)
         (warning,) = plan_warnings(plan(invented(), 8))
         assert "75 %" in str(warning)
+        assert f"if {source} were known exactly" in str(warning)
         assert warning.action.endswith(f"{remedy}.")
 
     @pytest.mark.parametrize(("probability", "warnings"), [(0.9, 0), (0.899, 1)])
@@ -231,7 +226,7 @@ class TestConditions:
 
 
 class TestSchedule:
-    def test_table_contains_every_segment(self, folder: Path) -> None:
+    def test_table_and_json_contain_every_segment(self, folder: Path) -> None:
         profile = invented(conditions=FOUR_CONDITIONS)
         rows = [
             [cell.strip() for cell in line.split("   ") if cell.strip()]
@@ -246,6 +241,14 @@ class TestSchedule:
             )
             cells = ["sequoia", "0", batch, context, segment.option.shape]
             assert any(row[:5] == cells for row in rows)
+        written = solved_json(folder, profile, *FEW)["schedule"]["over_contexts"]
+        for row, segment in zip(written, result.over_contexts, strict=True):
+            assert (row["rule"], row["temperature"]) == ("sequoia", 0.0)
+            assert (tuple(row["batch_sizes"]), tuple(row["context_tokens"])) == (
+                segment.batch_sizes,
+                segment.context_tokens,
+            )
+            assert row["choice"]["parents"] == segment.option.tree.parents.tolist()
 
     def test_temperature_is_a_filter(self, folder: Path) -> None:
         profile = invented(tables=[TABLE, NOISY])
