@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.cli.invented import call, refused, succeed
-from treeopt import Profile, __version__, bundled, plan
+from treeopt import Profile, __version__, bundled
 from treeopt.files.serialization import serialize_record
 from treeopt.runtime.models import memory
-from treeopt.trees import TokenTree, chain, k_ary, load_file
+from treeopt.trees import TokenTree, chain, k_ary
 
 MAX_TOKENS = 8
 BENCH = ("--max-new-tokens", "16", "--repeats", "1", "--max-prompts", "8")
@@ -33,29 +33,6 @@ def test_profile_contains_every_measurement_with_its_conditions(greedy_profile: 
     assert written.latencies[0].context_tokens == 64
     assert written.acceptance().table.standard_error is not None
     assert not greedy_profile.with_name("profile.yaml.partial").exists()
-
-
-def test_tree_file_contains_the_prediction(greedy_profile: Path, tree: Path) -> None:
-    content, choice = load_file(tree), plan(Profile.load(greedy_profile), MAX_TOKENS).choice
-    assert content.reach is not None
-    assert content.provenance is not None
-    assert content.provenance.rule == "sequoia"
-    assert content.tree == choice.tree
-    assert content.provenance.tokens_per_step == pytest.approx(choice.tokens_per_step.value, rel=1e-4)
-
-
-def test_budget_beyond_the_measured_one_is_cut_with_a_warning(greedy_profile: Path, tmp_path: Path) -> None:
-    path = tmp_path / "tree.json"
-    result = succeed("solve", "--profile", greedy_profile, "--budget", 512, "--output", path)
-    assert "Profile with --max-tokens 512 to plan for more." in result.stderr
-    assert load_file(path).tree.nodes <= MAX_TOKENS
-
-
-@pytest.mark.parametrize(("suffix", "magic"), [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF")])
-def test_show_draws_figures_of_three_kinds(tree: Path, tmp_path: Path, suffix: str, magic: bytes) -> None:
-    path = tmp_path / f"tree{suffix}"
-    succeed("show", tree, "--output", path)
-    assert path.read_bytes().startswith(magic)
 
 
 class TestRun:
@@ -84,11 +61,6 @@ class TestRun:
     def test_default_length_is_the_room_in_the_context(self, tree: Path) -> None:
         result = succeed("run", tree, "--prompt", "x" * 1015)
         assert 1 <= int(result.stderr.splitlines()[-1].split()[0]) <= 9
-
-    def test_seed_repeats_the_text_above_temperature_0(self, tree: Path) -> None:
-        command = ("run", tree, "--prompt", "def f", "--max-new-tokens", 40, "--temperature", "0.8", "--seed")
-        first, again, other = (call(*command, seed).stdout for seed in (1, 1, 2))
-        assert first == again != other
 
     def test_tree_that_does_not_fit_into_memory_is_refused(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         k_ary(2, 15).save(folder / "large.json")

@@ -256,11 +256,6 @@ class TestImport:
         succeed("import", "solution.npz", "--budget", 5, "-o", "small.json")
         assert load("small.json").nodes == 5
 
-    @pytest.mark.usefixtures("files")
-    def test_tree_goes_to_standard_output(self):
-        export("tree.json", "--to", "umbrella", "-o", "growmap")
-        assert json.loads(succeed("import", "growmap", "-o", "-").stdout)["parents"] == [-1, 0, 0, 1, 1, 2, 2]
-
 
 @pytest.mark.usefixtures("files")
 def test_acceptance_is_imported_as_it_was_exported():

@@ -9,7 +9,6 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import treeopt
-from tests.cli.invented import refused
 from treeopt.cli.command import LazyGroup
 from treeopt.cli.main import Commands, main
 
@@ -66,10 +65,6 @@ def test_every_command_has_the_name_of_its_entry() -> None:
             command = main.get_command(context, name)
             assert isinstance(command, click.Command)
             assert command.name == name
-
-
-def test_unknown_command_is_refused() -> None:
-    assert "No such command 'solv'." in refused("solv", code=2)
 
 
 def test_version_is_that_of_the_package() -> None:

@@ -79,7 +79,7 @@ class TestRun:
         assert text("sequoia", "--rule", "target") == outputs["target"]
         assert text(None) == text("target", "--rule", "sequoia") == outputs["sequoia"]
 
-    @pytest.mark.parametrize("rule", ["target", "traversal"])
+    @pytest.mark.parametrize("rule", ["sequoia", "target", "traversal"])
     def test_seed_repeats_the_text(self, tmp_path: Path, rule: str) -> None:
         command = (tree_for(tmp_path, rule), "--temperature", "0.9", "--seed")
         first, again, other = (run(*command, seed, tokens=20).stdout for seed in (3, 3, 4))
