@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.planner.test_dependence import DEPTH, measured
+from tests.planner.test_dependence import measured
 from tests.planner.test_drafters import heads, lookup, plain_s, sequences
 from tests.support.invented_machines import latency, profile, seconds
 from treeopt.adaptation.averages import Outcomes
@@ -59,13 +59,6 @@ UNLIKE = mixed(ranks(EASY, 8), ranks(HARD, 8, seed=1))
 def plans_of(profile, **options):
     (for_all, *_) = drafter_choices(profile, REQUEST)
     return category_plans(profile, REQUEST, for_all.option, **options)
-
-
-class TestPlans:
-    def test_categories_have_different_plans(self):
-        copy, new = (plan(for_category(EXTREMES, name)).choice for name in ("copy", "new"))
-        assert (copy.kind, copy.tree.max_depth) == ("chain", DEPTH)
-        assert new.kind == "plain"
 
 
 class TestAcceptance:

@@ -480,17 +480,6 @@ def test_nearest_context_holds_outside():
         assert counted.tokens_per_step.value == pytest.approx(1 + gain * 0.3 * ngram * (1 - 0.7**length), rel=0.02)
 
 
-def test_every_context_has_its_own_tree_and_drafter():
-    profile, result = by_context(), []
-    for context in CONTEXTS:
-        request = PlanRequest(context_tokens=context, max_nodes=8, raw=True)
-        choices = drafter_choices(profile, request)[1:]
-        result.append((best_drafter(choices).option.drafter.name, choices[0].option.tree))
-    assert result[0][0] == "medusa"
-    assert result[-1][0] == "prompt-lookup"
-    assert result[0][1] != result[-1][1]
-
-
 def with_speedup(option, speedup):
     return replace(option, prediction=replace(option.prediction, speedup=speedup))
 

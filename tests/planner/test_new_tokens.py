@@ -8,7 +8,7 @@ import pytest
 from tests.planner.test_dependence import measured
 from tests.support.invented_machines import latency, profile, seconds
 from treeopt.errors import InfeasibleError
-from treeopt.planner import PlanRequest, for_new_tokens, plan
+from treeopt.planner import PlanRequest, for_new_tokens
 from treeopt.planner.subsets import check_new_tokens
 from treeopt.records.acceptance import SequenceSums
 from treeopt.records.acceptance_counts import REJECTED
@@ -102,12 +102,6 @@ class TestAcceptance:
         before = profiled(measured(TEXTS[:3]))
         assert for_new_tokens(before, 6) == before
         assert for_new_tokens(before, 7) != before
-
-
-class TestPlans:
-    def test_short_sequences_take_shorter_drafts(self):
-        short, long = plan(for_new_tokens(whole(), SHORT), 16), plan(whole(), 16)
-        assert short.choice.tree.max_depth < long.choice.tree.max_depth
 
 
 class TestCheck:

@@ -108,10 +108,6 @@ def test_overhead_of_untimed_tree_is_predicted(tree):
     assert step_model(profile_of(MACHINES["nodes cost"], [[0.6, 0.2]] * 8)).step_s(tree) != pytest.approx(step_s(tree))
 
 
-def test_plain_decoding_has_no_overhead():
-    assert step_model(with_steps(TRUE)).step_s(chain(0)) == pytest.approx(VERIFY_S[0])
-
-
 def test_negative_costs_of_nodes_and_branching_are_noise():
     model = step_model(with_steps((0.05, 0.0, -0.01, -0.02)))
     assert model.costs.branching_s == 0

@@ -79,13 +79,6 @@ class TestBest:
             wrong += best[by_sum] < max(best.values()) * (1 - 1e-6)
         assert wrong > 2
 
-    def test_best_tree_decides_between_rules(self):
-        result = plan(measured(NODES_DEAR, sequoia=EVEN, target=STEEP), NODES)
-        assert row_sum(EVEN) > row_sum(STEEP)
-        assert (result.rule, result.choice.kind) == ("target", "chain")
-        assert result.rules[0].speedup.value < result.rules[1].speedup.value
-        assert plan(measured(NODES_FREE, sequoia=EVEN, target=STEEP), NODES).rule == "sequoia"
-
     def test_overhead_of_a_rule_changes_the_choice(self):
         tables = {"sequoia": [[0.7, 0.1]] * DEPTH, "traversal": [[0.74, 0.1]] * DEPTH}
         assert plan(measured(NODES_FREE, **tables), NODES).rule == "traversal"
