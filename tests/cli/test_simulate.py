@@ -51,6 +51,12 @@ def test_every_setting_is_a_row_at_every_rate() -> None:
     assert all(word in figure for word in ("Throughput", "Latency", "schedule", "plain"))
 
 
+def test_outputs_of_one_step_are_drawn() -> None:
+    result = json.loads(simulate("--json", "--new-tokens", "2", "--plot", "load.svg").stdout)
+    assert 0 in {outcome["time_per_token"]["median_s"] for outcome in result["outcomes"]}
+    assert "schedule" in Path("load.svg").read_text("utf-8")
+
+
 def test_json_contains_outcomes_and_largest_rates() -> None:
     limits = ("--first-token-within", "1s", "--replicas", "2", "--max-batch-size", "3")
     report = json.loads(simulate("--json", *limits).stdout)

@@ -28,7 +28,9 @@ def drawn_settings(outcomes: Sequence[Outcome]) -> list[str]:
         at_rate = [outcome for outcome in outcomes if outcome.rate_per_s == rate]
         min_s = min(outcome.token_s for outcome in at_rate)
         for outcome in at_rate:
-            best[outcome.name] = max(best.get(outcome.name, 0.0), min_s / outcome.token_s)
+            # in outputs of one step, the tokens after the first take no time
+            ratio = min_s / outcome.token_s if outcome.token_s > min_s else 1.0
+            best[outcome.name] = max(best.get(outcome.name, 0.0), ratio)
     fixed = sorted((name for name in best if name not in (PLAIN, SCHEDULE)), key=lambda name: -best[name])
     order = list(dict.fromkeys(outcome.name for outcome in outcomes))
     return [name for name in order if name in (PLAIN, SCHEDULE, *fixed[: len(SERIES)])]
