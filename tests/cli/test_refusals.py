@@ -300,6 +300,8 @@ SIMULATE = [
     ("--new-tokens 0", 2, "a number of tokens, or a range"),
     ("--prompt-tokens 9-3", 2, "a number of tokens, or a range"),
     ("--replicas 0", 2, "1 to"),
+    ("--replicas 1001", 2, "--replicas: expected at most 1000. Got 1001"),
+    ("--new-tokens 1-1000001", 2, "--new-tokens: expected at most 1000000. Got 1000001"),
     ("--max-batch-size 5", 1, "expected at most 1, the largest measured. Got 5"),
     ("--rule nothing", 1, "nothing"),
     ("--plot load.txt", 2, ".svg"),

@@ -12,6 +12,8 @@ from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 
 MAX_REQUESTS = 1_000_000
+MAX_NEW_TOKENS = 1_000_000
+"""Longest output; no model has a longer context by far, and each step of it is simulated."""
 
 
 class Request(NamedTuple):
@@ -26,7 +28,8 @@ class Request(NamedTuple):
 class Load(ShortRepr):
     """The rate and the lengths of requests.
 
-    Raises InvalidValueError for a rate or duration that is not positive, lengths below 1, and more than a million requests.
+    Raises InvalidValueError for a rate or duration that is not positive, lengths below 1, more than a million requests, and
+    outputs of more than a million tokens.
     """
 
     rate_per_s: float
@@ -53,6 +56,11 @@ class Load(ShortRepr):
                     f"{name}: expected two lengths of at least 1, the shorter first. Got {shortest} to {longest}.",
                     field=name,
                 )
+        if self.new_tokens[1] > MAX_NEW_TOKENS:
+            raise InvalidValueError(
+                f"new_tokens: expected at most {MAX_NEW_TOKENS}. Got {self.new_tokens[1]}: choose shorter outputs.",
+                field="new_tokens",
+            )
         if self.rate_per_s * self.duration_s > MAX_REQUESTS:
             raise InvalidValueError(
                 f"rate_per_s: expected at most {MAX_REQUESTS} requests in all. Got {self.rate_per_s:g} per second for "

@@ -15,6 +15,7 @@ from treeopt.simulation.settings import ServedSetting
 from treeopt.simulation.step_times import StepTimes
 from treeopt.simulation.step_tokens import step_tokens
 
+MAX_REPLICAS = 1000
 RATE_PRECISION = 1.02
 """The search ends at this ratio of a rate that violates the limits and one that meets them."""
 MIN_BACKLOG, MIN_BATCHES = 400, 20
@@ -44,7 +45,8 @@ class Limits(ShortRepr):
 class Deployment:
     """Identical servers that share the requests.
 
-    Raises InvalidValueError for fewer than 1 server or sequence, InfeasibleError for larger batches than measured.
+    Raises InvalidValueError for fewer than 1 server or sequence and for more than 1000 servers, InfeasibleError for larger
+    batches than measured.
     """
 
     times: StepTimes
@@ -57,6 +59,11 @@ class Deployment:
         for name in ("replicas", "batch_size"):
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name}: expected at least 1. Got {getattr(self, name)}.", field=name)
+        if self.replicas > MAX_REPLICAS:
+            raise InvalidValueError(
+                f"replicas: expected at most {MAX_REPLICAS}. Got {self.replicas}: simulate fewer at a lower rate.",
+                field="replicas",
+            )
         if self.batch_size > self.times.max_batch_size:
             raise InfeasibleError(
                 f"batch size: expected at most {self.times.max_batch_size}, the largest measured. Got {self.batch_size}: profile or "
