@@ -20,7 +20,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import file, read_any_tree
 from treeopt.cli.options.record import argument, group, option, options
 from treeopt.cli.options.sampling import measured_rule_option
-from treeopt.cli.options.values import COUNTS
+from treeopt.cli.options.values import BATCH_SIZES
 from treeopt.cli.terminal import warn
 from treeopt.errors import InfeasibleError, Warning
 from treeopt.planner import PlanRequest
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class BenchBatchesOptions(BenchOptions):
     tree: Path | None = argument(type=file, required=False, metavar="[TREE|SCHEDULE]")
     batch_sizes: tuple[int, ...] = option(
-        "--batch-sizes", type=COUNTS, required=True, help="Batch sizes, separated by commas."
+        "--batch-sizes", type=BATCH_SIZES, required=True, help="Batch sizes, separated by commas."
     )
     rule: str | None = measured_rule_option(
         "Verification rule; by default the tree's, without a tree the best measured."

@@ -14,7 +14,7 @@ from treeopt.cli.command import name_options
 from treeopt.cli.options.inputs import file, output_option
 from treeopt.cli.options.prompts import tokenize_prompt
 from treeopt.cli.options.record import Heading, option, refuse_options
-from treeopt.cli.options.values import whole
+from treeopt.cli.options.values import MAX_BATCH_SIZE, whole
 from treeopt.cli.outputs import check_checkpoint, checkpoint_path
 from treeopt.cli.terminal import progress
 from treeopt.errors import InterruptionError, TreeoptError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 NEW_TOKENS = 256
 """Default number of new tokens."""
-MAX_BATCH_SIZE = 1024
 KIND = "text"
 """Kind of checkpoint entries: the number of steps of a finished sequence, then its tokens."""
 OPTIONS = {"prompt": "prompt", "max_new_tokens": "--max-new-tokens"}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MAX_COUNT = 999_999_999
 """Largest count: sums and products of a few of them fit in 64 bits."""
+MAX_BATCH_SIZE = 1024
+"""Largest batch that is decoded."""
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|)", re.ASCII)
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -134,6 +136,12 @@ def _parse_count(text: str) -> int:
     return int(text)
 
 
+def _parse_batch_size(text: str) -> int:
+    if (batch_size := _parse_count(text)) > MAX_BATCH_SIZE:
+        raise ValueError(text)
+    return batch_size
+
+
 def _parse_duration(text: str) -> float:
     """Return seconds.
 
@@ -162,6 +170,7 @@ DEVICE = Names("device", lambda: (AUTO, "cpu", "cuda"))
 SHARE = Parsed("number", "a number above 0 and at most 1", _parse_share)
 TEMPERATURE = Parsed("number", "0, which is greedy, or a number of at least 1e-6", parse_temperature)
 COUNTS = comma_list("whole numbers of at least 1", _parse_count, "256,1024")
+BATCH_SIZES = comma_list(f"whole numbers from 1 to {MAX_BATCH_SIZE}", _parse_batch_size, "1,4,16")
 LENGTHS = comma_list("whole numbers of at least 0", parse_length, "0,1,3,7")
 TEMPERATURES = comma_list("temperatures of at least 0", parse_temperature, "0,0.6")
 DURATION = Parsed("duration", "a time such as 90s, 3m or 1h", _parse_duration)
