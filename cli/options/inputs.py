@@ -1,5 +1,6 @@
 """Input files of commands: a tree in any format, a solution, or a profile."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,10 @@ PROFILE = Path("profile.yaml")
 """Default profile."""
 OTHER_MODELS = "Use models other than those that the file names; predictions then do not hold."
 REPLACE_FILES = "Replace existing files that no option names: checkpoints, side files and folders."
-PROFILE_HEADER = b"format: treeopt-profile"
-HEADER_BYTES = 200
+PROFILE_FORMAT = re.compile(
+    rb"""(?:^(?:\xef\xbb\xbf)?|[{,])\s*["']?format["']?\s*:\s*["']?treeopt-profile\b""", re.MULTILINE
+)
+"""The field `format` of a profile, in any order of fields, in block YAML, flow YAML or JSON."""
 file = InputFile()
 
 
@@ -61,12 +64,14 @@ def load_profile(path: Path) -> "Profile":
 
 
 def is_profile(path: Path) -> bool:
-    """Return whether a regular file starts like a profile; a pipe is not read, because that would empty it."""
+    """Return whether a regular file has the format of a profile; a pipe is not read, because that would empty it."""
+    from treeopt.records.profile import MAX_BYTES
+
     if not path.is_file():
         return False
     try:
         with path.open("rb") as stream:
-            return PROFILE_HEADER in stream.read(HEADER_BYTES)
+            return PROFILE_FORMAT.search(stream.read(MAX_BYTES)) is not None
     except OSError:
         return False
 
@@ -119,14 +124,14 @@ def read_all_trees(path: Path) -> "dict[str | None, TreeFile]":
 
 def _refuse_other_kinds(path: Path, data: bytes) -> None:
     """Raise TreeoptError for a profile or a schedule."""
-    from treeopt.trees.tree_schedule import FORMAT
+    from treeopt.trees.tree_schedule import FORMAT, HEAD_BYTES
 
-    if PROFILE_HEADER in data[:HEADER_BYTES]:
+    if PROFILE_FORMAT.search(data):
         raise TreeoptError(
             f"{path}: expected a tree. Got a profile: treeopt solve --profile {quoted(path)} finds its best tree, "
             f"treeopt export {quoted(path)} --to NAME writes its setting."
         )
-    if f'"{FORMAT}"'.encode() in data[:HEADER_BYTES]:
+    if f'"{FORMAT}"'.encode() in data[:HEAD_BYTES]:
         raise TreeoptError(
             f"{path}: expected one tree. Got a schedule: treeopt run {quoted(path)} --prompts FILE decodes with it, "
             f"treeopt bench batches {quoted(path)} --batch-sizes 1,2,4,8 compares it with its predictions."

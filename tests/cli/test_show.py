@@ -1,11 +1,14 @@
 """`treeopt show` on tree files, solution files and profiles, recognised by content."""
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.cli.invented import FOUR_CONDITIONS, TABLE, invented, saved, solved, succeed
+from tests.cli.invented import FOUR_CONDITIONS, TABLE, invented, refused, saved, solved, succeed
 from treeopt.solver import solve
 from treeopt.trees import load_file
 
@@ -55,6 +58,25 @@ def test_files_are_recognised_by_content(solution_and_tree: Path) -> None:
     assert "depth" in succeed("show", "tree.npz").stdout
     succeed("show", "solution.json", "--budget", 5, "--output", "tree.svg")
     assert Path("tree.svg").read_bytes().startswith(b"<?xml")
+
+
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        lambda text: "# measured again after an update of the driver\n" * 10 + text,
+        lambda text: "\ufeff" + text.replace("\n", "\r\n"),
+        lambda text: yaml.safe_dump(yaml.safe_load(text), sort_keys=True),
+        lambda text: json.dumps(yaml.safe_load(text)),
+        lambda text: json.dumps(yaml.safe_load(text), sort_keys=True, indent=2),
+    ],
+    ids=["comment", "Windows", "sorted", "JSON", "sorted JSON"],
+)
+def test_rewritten_profile_is_recognised(folder: Path, rewrite: Callable[[str], str]) -> None:
+    saved(folder, invented())
+    times = succeed("show", "profile.yaml").stdout
+    (folder / "rewritten").write_text(rewrite((folder / "profile.yaml").read_text()), "utf-8", newline="")
+    assert succeed("show", "rewritten").stdout == times
+    assert "Got a profile" in refused("import", "rewritten")
 
 
 def test_times_and_acceptance_of_a_profile_are_drawn(folder: Path) -> None:
