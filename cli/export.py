@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from treeopt.trees.formats.topology import TopologyFormat
 
 SIDECAR_SUFFIX = ".provenance.json"
-WRITE_OPTIONS = {"suffix": "written", "name": "list_name", "max_depth": "heads"}
+WRITE_OPTIONS = {"suffix": "written", "list_name": "list_name", "max_depth": "heads"}
 """Options by arguments of `TopologyFormat.write`."""
 
 
@@ -79,7 +79,7 @@ def _export_tree(target: "TopologyFormat", args: ExportOptions) -> None:
             f"{args.path}: expected a tree to write. Got {tree.drafter.name}, which builds its own trees: "
             "export it to an engine that has this drafter, or plan with one of static trees."
         )
-    values = {"suffix": args.written.suffix.lower(), "name": args.list_name, "max_depth": args.heads}
+    values = {"suffix": args.written.suffix.lower(), "list_name": args.list_name, "max_depth": args.heads}
     content = target.write(tree.tree, **{name: values[name] for name in target.takes})
     files = _write_files(args, {MAIN: content}, lambda data: topology_provenance(target, tree, args.inputs, data))
     print_result(topology_text(target, tree.tree), files)

@@ -163,6 +163,12 @@ EXPORT = [
     ("tree.json --to vllm --method medusa", 2, "--method: expected one of vLLM's"),
     ("tree.json --to vllm --engine-version new", 2, "--engine-version: expected numbers"),
     ("tree.json --to medusa --heads 1", 1, "depth"),
+    (
+        "tree.json --to medusa -o list.py --list-name 'a b'",
+        2,
+        "--list-name: expected a Python name such as treeopt_63.",
+    ),
+    ("tree.json --to medusa -o list.json --list-name mine", 2, "--list-name: expected a Python module"),
     ("tree.json --to nxdi --budget 3", 2, "choose a tree"),
     ("lookup.json --to medusa", 1, "builds its own trees"),
     ("medusa.json --to vllm", 1, "run it with treeopt run, or choose another engine"),

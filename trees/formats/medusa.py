@@ -23,16 +23,19 @@ CONFIG_KEYS = ("medusa_choices", "eagle_choices")
 KEYS = ("choices", *CONFIG_KEYS)
 
 
-def write(tree: TokenTree, *, suffix: str = ".json", name: str | None = None, max_depth: int | None = None) -> bytes:
+def write(
+    tree: TokenTree, *, suffix: str = ".json", list_name: str | None = None, max_depth: int | None = None
+) -> bytes:
     """Return a JSON list, or a Python module with one named list.
 
     Args:
         tree: the tree.
         suffix: of the file; `.json` is JSON.
-        name: of the list in a module.
+        list_name: of the list in a module.
         max_depth: heads of the model, the depth of its deepest tree; None if unknown.
 
-    Raises InfeasibleError for ranks of 10 and more, and trees deeper than the model's heads; warns of deep trees if the
+    Raises InvalidValueError for a name that is no Python name, and for a name of a JSON list, which has none;
+    InfeasibleError for ranks of 10 and more, and trees deeper than the model's heads; warns of deep trees if the
     number of heads is unknown.
     """
     paths = [list(path) for path in paths_from_tree(tree)]
@@ -46,10 +49,17 @@ def write(tree: TokenTree, *, suffix: str = ".json", name: str | None = None, ma
             stacklevel=2,
         )
     if suffix == ".json":
+        if list_name is not None:
+            raise InvalidValueError(
+                f"list_name: expected a Python module, because a JSON list has no name. Got {suffix}: write a .py file.",
+                field="list_name",
+            )
         return f"{json.dumps(paths)}\n".encode()
-    name = name or f"treeopt_{len(paths)}"
+    name = list_name or f"treeopt_{len(paths)}"
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise InvalidValueError(f"name: expected a Python name such as treeopt_63. Got {name!r}.", field="name")
+        raise InvalidValueError(
+            f"list_name: expected a Python name such as treeopt_63. Got {name!r:.60}.", field="list_name"
+        )
     lines = textwrap.fill(f"{json.dumps(paths)[1:-1]},", 100, initial_indent="    ", subsequent_indent="    ")
     text = f"{name} = [\n{lines}\n]\n"
     if len(text) > MAX_CHARS:
@@ -133,5 +143,5 @@ FORMAT = TopologyFormat(
     needs=f"at most {TOP_K} children of a node, no more levels than the model has heads",
     text=True,
     write=write,
-    takes=("suffix", "name", "max_depth"),
+    takes=("suffix", "list_name", "max_depth"),
 )

@@ -60,7 +60,7 @@ class TestRoundTrip:
     @given(tree=TREES["medusa"])
     def test_a_python_module_too(self, tmp_path_factory, tree):
         path = tmp_path_factory.getbasetemp() / "choices.py"
-        path.write_bytes(written("medusa", tree, ".py", name="mine"))
+        path.write_bytes(written("medusa", tree, ".py", list_name="mine"))
         ((name, loaded),) = read_trees(path).items()
         assert (name, loaded.tree) == ("mine", tree)
 
@@ -123,9 +123,9 @@ class TestPaths:
     def test_an_invalid_python_name(self, name):
         if name:
             with pytest.raises(InvalidValueError, match="expected a Python name"):
-                written("medusa", SMALL, ".py", name=name)
+                written("medusa", SMALL, ".py", list_name=name)
         else:
-            assert written("medusa", SMALL, ".py", name=name).startswith(b"treeopt_8 = ")
+            assert written("medusa", SMALL, ".py", list_name=name).startswith(b"treeopt_8 = ")
 
     def test_too_many_children(self):
         assert len(json.loads(written("medusa", TokenTree([-1, *[0] * 10])))) == 10
