@@ -98,6 +98,7 @@ SOLVE = [
     ("--profile missing.yaml", 1, "Run treeopt profile first"),
     ("--profile /dev/zero", 1, "/dev/zero: "),
     ("--profile v.csv", 1, "Error: v.csv: "),
+    ("--budget 65537 --extrapolate", 2, "--budget: expected at most 65536 nodes"),
     ("--batch-size 2", 1, "Measure there. Or allow it with --extrapolate."),
     ("--batch-size 0", 2, "--batch-size"),
     ("--temperature 0.7", 1, "temperature 0.7 was not measured. Measured: sequoia at 0."),

@@ -8,7 +8,7 @@ import numpy as np
 
 from treeopt.arguments import check_instance
 from treeopt.arrays import Bool, Float64
-from treeopt.errors import InfeasibleError, Warning
+from treeopt.errors import InfeasibleError, InvalidValueError, Warning
 from treeopt.planner.fastest import fastest_tree, solution_speedups
 from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.options import OBJECTIVES
@@ -22,6 +22,7 @@ from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.solver import Solution, solve
 from treeopt.trees import TokenTree, chain
+from treeopt.trees.token_tree import MAX_NODES
 
 RIVALS = 100
 """Trees, the fastest of all budgets and depths, that the chosen one is compared with."""
@@ -95,6 +96,11 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
     max_nodes = point.max_nodes if request.max_nodes is None else request.max_nodes
     if not request.extrapolate:
         max_nodes = min(max_nodes, point.max_nodes)
+    if max_nodes > MAX_NODES:
+        raise InvalidValueError(
+            f"max_nodes: expected at most {MAX_NODES} nodes, as many as a tree file holds. Got {max_nodes}: plan for fewer.",
+            field="max_nodes",
+        )
     if not profile.has_draft_model:
         max_nodes = 1  # plain decoding only: `drafter_choices` plans for the other drafters
     memory = None if request.memory_bytes is None else device_memory(profile, request.memory_bytes)
