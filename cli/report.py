@@ -71,7 +71,7 @@ def _load_contents(paths: Sequence[Path], request: PlanRequest) -> Contents:
 
 def _parse_benches(path: Path, data: bytes) -> list[LabelledBench[Bench]]:
     try:
-        results = parse_benches(path, data.decode("utf-8"))
+        results = parse_benches(path, data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise TreeoptError(f"{path}: not UTF-8 text (byte {error.start}). Is it another kind of file?") from None
     names = [str(path)] if len(results) == 1 else [f"{path}, number {number + 1}" for number in range(len(results))]

@@ -1,5 +1,6 @@
 """`treeopt report`: files in any order, recognised by content."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_page_does_not_depend_on_the_order_of_files(files: Path) -> None:
     assert page.texts("h1", id="answer-sentence") == [""]
     assert "1.50x plain decoding measured" in page.texts("bdi")[1]
     assert {"tree-0", "engine-0", "benches", "batch-0"} <= set(page.attributes("figure", "id"))
+
+
+def test_bench_rewritten_by_another_program_is_recognised(files: Path) -> None:
+    succeed("report", "bench.json", "-o", "page.html")
+    expected = (files / "page.html").read_bytes()
+    content = json.loads((files / "bench.json").read_text())
+    (files / "bench.json").write_text("\ufeff" + json.dumps(content, sort_keys=True), "utf-8")
+    succeed("report", "bench.json", "-o", "page.html")
+    assert (files / "page.html").read_bytes() == expected
 
 
 def test_default_is_the_profile_of_the_folder(files: Path) -> None:

@@ -17,7 +17,6 @@ from treeopt.trees.tree_file import TREE
 from treeopt.version import TOOL
 
 MAX_BYTES = 32_000_000
-_HEAD = re.compile(rb'\s*\[?\s*\{\s*"tool":\s*"treeopt\b')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +83,9 @@ KINDS: dict[str, type[Bench]] = {
     "engine": EngineBench,
     "batches": BatchBench,
 }
+_HEAD = re.compile(rb'\s*\[?\s*\{\s*"tool":\s*"treeopt\b')
+_KIND = re.compile(rf'"bench":\s*"(?:{"|".join(KINDS)})"'.encode())
+"""The key `bench`, wherever another program wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,12 +130,12 @@ class BenchFile:
 
 
 def is_bench(data: bytes) -> bool:
-    """Recognise a bench file by its first key; other treeopt files begin with their format.
+    """Recognise a bench file by its first key or the key `bench`; other treeopt files begin with their format.
 
     >>> is_bench(b'{"tool": "treeopt 0.2.0", "rows": []}'), is_bench(b'{"format": "treeopt-tree"}')
     (True, False)
     """
-    return _HEAD.match(data) is not None
+    return _HEAD.match(data) is not None or _KIND.search(data) is not None
 
 
 def parse_benches(path: Path | str, text: str) -> tuple[BenchFile, ...]:
