@@ -21,7 +21,7 @@ from treeopt.cli.options.inputs import (
 from treeopt.cli.options.plan import batch_size_option, category_option, context_tokens_option, temperature_option
 from treeopt.cli.options.record import Heading, argument, flag_of, group, is_given, option, refuse_other_options
 from treeopt.cli.options.sampling import measured_rule_option
-from treeopt.cli.options.values import COUNT, TEXT, OneOf
+from treeopt.cli.options.values import COUNT, NAME, OneOf
 from treeopt.cli.outputs import default_record_path
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import warn
@@ -79,28 +79,28 @@ class ExportOptions:
     draft_model: str | None = option(
         "--draft-model",
         heading=Heading.FORMAT,
-        type=TEXT,
+        type=NAME,
         metavar="MODEL",
         help="Draft model that the engine loads; by default the profiled one.",
     )
     method: str | None = option(
         "--method",
         heading=Heading.FORMAT,
-        type=TEXT,
+        type=NAME,
         metavar="NAME",
         help="The engine's name of the speculation method; by default a separate draft model.",
     )
     engine_version: str | None = option(
         "--engine-version",
         heading=Heading.FORMAT,
-        type=TEXT,
+        type=NAME,
         metavar="VERSION",
         help="Version of the engine that reads the file; by default the newest known.",
     )
     list_name: str | None = option(
         "--list-name",
         heading=Heading.FORMAT,
-        type=TEXT,
+        type=NAME,
         metavar="NAME",
         help="Name of the list in a Python module; by default treeopt_N.",
     )

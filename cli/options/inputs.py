@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treeopt.cli.options.record import Heading, option
-from treeopt.cli.options.values import COUNT, LENGTH, TEXT
+from treeopt.cli.options.values import COUNT, LENGTH, NAME
 from treeopt.cli.outputs import FigureFile, InputFile, OutputFile
 from treeopt.errors import TreeoptError
 from treeopt.files.atomic_files import read_bytes
@@ -80,7 +80,7 @@ def is_profile(path: Path) -> bool:
 class TreeChoiceOptions:
     """Which tree of a file to use."""
 
-    name: str | None = option("--name", type=TEXT, metavar="NAME", help="Name of a tree, if FILE has several.")
+    name: str | None = option("--name", type=NAME, metavar="NAME", help="Name of a tree, if FILE has several.")
     budget: int | None = option(
         "--budget", type=COUNT, help="Maximum number of nodes, if FILE has trees of all sizes; by default all."
     )

@@ -8,7 +8,7 @@ import click
 
 from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.sampling import measured_rule_option
-from treeopt.cli.options.values import COUNT, LENGTH, TEMPERATURE, TEXT, Parsed
+from treeopt.cli.options.values import COUNT, LENGTH, NAME, TEMPERATURE, Parsed
 from treeopt.planner import PlanRequest
 
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([KMGT]i?B)", re.ASCII)
@@ -43,7 +43,7 @@ def category_option() -> Any:
     return option(
         "--category",
         heading=Heading.PLANNED,
-        type=TEXT,
+        type=NAME,
         metavar="NAME",
         help="Use only one category of the profile's prompts; by default all.",
     )

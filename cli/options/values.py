@@ -39,6 +39,16 @@ class Text(click.ParamType[str]):
         return text
 
 
+class Name(Text):
+    """UTF-8 text that is not empty."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = super().convert(value, param, ctx)
+        if not text.strip():
+            self.fail("expected a name. Got none: leave the option out.", param, ctx)
+        return text
+
+
 class Names(Text):
     """One name, or several with commas, of which a shell completes the last; the command checks them.
 
@@ -159,6 +169,7 @@ def _parse_share(text: str) -> float:
 
 
 TEXT = Text()
+NAME = Name()
 COUNT = whole(1, MAX_COUNT)
 LENGTH = whole(0, MAX_COUNT)
 SEED = whole(0, 2**63 - 1)
