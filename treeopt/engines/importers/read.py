@@ -126,7 +126,7 @@ def _read(file: ForeignFile) -> Measurements:
     if importer is None:
         raise file.error(
             "content",
-            f"expected {file.part} in a file of a kind that treeopt import --list has. Got {_describe(file)}.",
+            f"expected {file.part} in one of the formats of treeopt import --list. Got {_describe(file)}.",
         )
     if importer.contains and not _has(importer, file.part):
         options = " or ".join(OPTIONS[contained] for contained in importer.contains)
