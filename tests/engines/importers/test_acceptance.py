@@ -66,7 +66,7 @@ class TestRates:
             ([80, 60, 50], "content", "Got 80 at position 0: divide percentages by 100"),
             ([0.8, -0.1], "content", r"Got -0.1 at position 1\. Is it another file"),
             ([0.5, 0.6], "content", "never to rise"),
-            ("0.8, 0.4", "content", "expected acceptance in a file of a kind .* Got text that begins with '0.8,'"),
+            ("0.8, 0.4", "content", "expected acceptance in one of the formats .* Got text that begins with '0.8,'"),
         ],
     )
     def test_other_rates_are_refused_with_advice(self, refuse_table, content, field, reason):
