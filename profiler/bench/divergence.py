@@ -1,7 +1,8 @@
 """Where two greedy outputs of one model diverge: at a near-tie of the top logits, or because of a fault.
 
 A pass over many tokens rounds differently from a pass over one, so near-ties may go either way: with bfloat16 and 49,152
-tokens sometimes among three tokens.
+tokens sometimes among three tokens.  llama.cpp rounds activations to 8 bits where weights are quantised, though logits are
+float32.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,9 @@ import torch
 from treeopt.profiler.bench.output_divergence import NEAR_TIE_ULPS
 from treeopt.records.results import Divergence
 from treeopt.runtime.models.model import LanguageModel, SequenceInput
+
+EXACT_WEIGHTS = {"f32": torch.float32, "f16": torch.float16}
+"""Weights of GGUF files whose products round as in a dtype; all others count as bfloat16, which has 8 bits."""
 
 
 def find_divergences(
@@ -46,8 +50,13 @@ def divergence(
         return Divergence(prompt=number, position=min(len(plain), len(other)), gap=0.0, near_tie=False)
     logits = logits_after(target, [*prompt, *plain[:place]])
     gap = float(logits.max() - logits[[plain[place], other[place]]].min())
-    step = torch.finfo(target.dtype).eps * float(logits.topk(2).values.abs().max())
+    step = torch.finfo(_rounding_dtype(target)).eps * float(logits.topk(2).values.abs().max())
     return Divergence(prompt=number, position=place, gap=gap, near_tie=gap <= NEAR_TIE_ULPS * step)
+
+
+def _rounding_dtype(target: LanguageModel) -> torch.dtype:
+    weight_dtype = getattr(target.config, "weight_dtype", None)  # of GGUF files only
+    return target.dtype if weight_dtype is None else EXACT_WEIGHTS.get(weight_dtype, torch.bfloat16)
 
 
 @torch.inference_mode()

@@ -1,5 +1,8 @@
 """Where greedy outputs diverge: near-ties are distinguished from faults, and a broken decoder is found."""
 
+from dataclasses import asdict
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -57,6 +60,15 @@ class TestDivergence:
         for gap, near_tie in ((STEP, False), (2.0**-23 * 8, True)):
             model = make_markov([8.0, 8.0 - gap, 1.0, 0.0])  # float32
             assert divergence(model, 0, [3], [0], [1]).near_tie is near_tie
+
+    @pytest.mark.parametrize(
+        ("weight_dtype", "gap", "near_tie"),
+        [("q4_1", 0.2, True), ("q4_1", 0.3, False), ("f16", 0.02, True), ("f16", 0.2, False), ("f32", 0.02, False)],
+    )
+    def test_quantised_weights_round_activations(self, make_markov, weight_dtype, gap, near_tie):
+        model = make_markov([8.0, 8.0 - gap, 1.0, 0.0])  # float32 logits, as llama.cpp's
+        model.config = SimpleNamespace(**{**asdict(model.config), "weight_dtype": weight_dtype})
+        assert divergence(model, 0, [3], [0], [1]).near_tie is near_tie
 
     def test_logits_are_those_after_the_common_output(self, make_markov):
         after_0, after_1 = [8.0, 7.9375, 0.0, 0.0], [8.0, 4.0, 0.0, 0.0]
