@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from treeopt.arrays import Float64, Int64
-from treeopt.errors import OutOfMemoryError
 from treeopt.profiler.acceptance.contexts import PromptSource, check_sequence_count
 from treeopt.profiler.acceptance.positions import PositionSampler, SequencePositions, continue_prompts
 from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, iterate_gain
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.decoding import Decoding
-from treeopt.profiler.latency.memory import release_memory
+from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.rounds import Tick
 from treeopt.profiler.processes.processes import Numbers, Processes
 from treeopt.profiler.settings import Settings
@@ -90,12 +91,9 @@ class AcceptanceCounter:
     def count(self, numbers: Sequence[int], positions: int) -> None:
         """Count some positions of the prompts that the checkpoint lacks, in shared passes if memory permits."""
         missing = [number for number in numbers if not self.has_counted(number, positions)]
-        try:
-            rows = self._count(missing, positions)
-        except OutOfMemoryError:
-            rows = [self._count([number], positions)[0] for number in missing]
-        for number, row in zip(missing, rows, strict=True):
-            self._checkpoint.append(self._incremental_kind(positions), number, row)
+        if not fits_in_memory(partial(self._count_and_store, missing, positions)):
+            for number in missing:
+                self._count_and_store([number], positions)
 
     def has_counted(self, number: int, positions: int) -> bool:
         return number in self._checkpoint.rows(self._incremental_kind(positions))
@@ -126,6 +124,10 @@ class AcceptanceCounter:
             acceptances.append(acceptance)
         return tuple(acceptances)
 
+    def _count_and_store(self, numbers: Sequence[int], positions: int) -> None:
+        for number, row in zip(numbers, self._count(numbers, positions), strict=True):
+            self._checkpoint.append(self._incremental_kind(positions), number, row)
+
     def _kind(self, name: str) -> str:
         context_tokens = self._source.context_tokens
         return name if context_tokens is None else f"{name} at {context_tokens}"
@@ -149,24 +151,21 @@ class AcceptanceCounter:
 
         All sequences share passes; one that is too short for its context length has no positions.
         """
-        settings = self._settings
-        rows: list[list[SequencePositions]] = [
-            [SequencePositions.empty(self._branching) for _ in self._counted] for _ in numbers
-        ]
-        samplers, prompts, places = [], [], []
-        for row, number in zip(rows, numbers, strict=True):
-            for index, (rule, sampling) in enumerate(self._counted):
-                if (prompt := self._source.prompt(number, sampling, positions)) is None:
-                    continue
-                decoding = Decoding(rule=rule, sampling=sampling, draft_sampling=settings.own_draft_sampling(sampling))
+        prompts: dict[tuple[int, int], Sequence[int]] = {}
+        samplers = []
+        for number, (index, (rule, sampling)) in product(numbers, enumerate(self._counted)):
+            if (prompt := self._source.prompt(number, sampling, positions)) is not None:
+                draft_sampling = self._settings.own_draft_sampling(sampling)
+                decoding = Decoding(rule=rule, sampling=sampling, draft_sampling=draft_sampling)
+                prompts[number, index] = prompt
                 samplers.append(PositionSampler(self._target, decoding, branching=self._branching, seed=number))
-                prompts.append(prompt)
-                places.append((row, index))
+        counted: dict[tuple[int, int], SequencePositions] = {}
         if prompts:
-            continued = continue_prompts(self._target, self._draft, samplers, prompts, positions)
-            for (row, index), sequence in zip(places, continued, strict=True):
-                row[index] = sequence
-        return [self._join_row(row) for row in rows]
+            continued = continue_prompts(self._target, self._draft, samplers, [*prompts.values()], positions)
+            counted = dict(zip(prompts, continued, strict=True))
+        empty = SequencePositions.empty(self._branching)
+        indices = range(len(self._counted))
+        return [self._join_row([counted.get((number, index), empty) for index in indices]) for number in numbers]
 
     def _join_row(self, sequences: Sequence[SequencePositions]) -> Numbers:
         """Return one row with the sums and accepted ranks under every rule and sampling."""

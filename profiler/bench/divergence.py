@@ -13,8 +13,8 @@ from treeopt.profiler.bench.output_divergence import NEAR_TIE_ULPS
 from treeopt.records.results import Divergence
 from treeopt.runtime.models.model import LanguageModel, SequenceInput
 
-EXACT_WEIGHTS = {"f32": torch.float32, "f16": torch.float16}
-"""Weights of GGUF files whose products round as in a dtype; all others count as bfloat16, which has 8 bits."""
+ROUNDING_DTYPES = {"f32": torch.float32, "f16": torch.float16}
+"""How products with the weights of GGUF files round; all others round as bfloat16, which has 8 bits."""
 
 
 def find_divergences(
@@ -56,7 +56,7 @@ def divergence(
 
 def _rounding_dtype(target: LanguageModel) -> torch.dtype:
     weight_dtype = getattr(target.config, "weight_dtype", None)  # of GGUF files only
-    return target.dtype if weight_dtype is None else EXACT_WEIGHTS.get(weight_dtype, torch.bfloat16)
+    return target.dtype if weight_dtype is None else ROUNDING_DTYPES.get(weight_dtype, torch.bfloat16)
 
 
 @torch.inference_mode()
