@@ -8,6 +8,7 @@ budget that a replay chooses.
 Rules for the budget of a step, from the sum F(n) of predicted reach over the best n nodes:
   first fall   the last n before F(n) / seconds(n) falls (CaDDTree, arXiv 2606.01813)
   all sizes    the n with the most s F(n) - seconds(n), where s is the seconds per token of this rule (Dinkelbach, 1967)
+The calibrated chain is cut in every step by the second rule, as a head that predicts its own acceptance could cut it.
 Static trees: solved for rows by depth alone, and by depth and the parent's rank as in plans.
 Static trees by entropy: roots are divided into equally large classes by the entropy of the first slot, and each class has a
 tree of its own.
@@ -152,14 +153,14 @@ class GrownTrees(NamedTuple):
 
     @classmethod
     def grow(cls, sequence: BlockMarginals, calibration: Calibration) -> "GrownTrees":
-        expected, needed = np.zeros((len(sequence.ranks), MAX_TOKENS)), np.full(sequence.ranks.shape, NEVER, np.int64)
+        reach, needed = np.zeros((len(sequence.ranks), MAX_TOKENS)), np.full(sequence.ranks.shape, NEVER, np.int64)
         for root, (log_probs, ranks) in enumerate(zip(sequence.log_probs, sequence.ranks, strict=True)):
             nodes = grow(log_probs, ranks.tolist(), calibration)
-            expected[root] = np.cumsum([node.reach for node in nodes])
+            reach[root, : len(nodes)] = [node.reach for node in nodes]
             for index, node in enumerate(nodes):
                 if node.on_path and node.depth:
                     needed[root, node.depth - 1] = index + 1
-        return cls(expected, needed)
+        return cls(np.cumsum(reach, axis=1), needed)
 
 
 ChooseSizes = Callable[[Float64], Int64]
@@ -372,6 +373,15 @@ def compare_trees(
     yield "uncalibrated, all sizes", replay(raw, all_sizes(raw_fit, seconds), seconds)
     yield "calibrated, first fall", replay(grown, first_fall(seconds), seconds)
     yield "calibrated, all sizes", replay(grown, all_sizes(grown_fit, seconds), seconds)
+    chains_fit, grown_chains = (
+        [GrownTrees.grow(first_ranks(sequence), calibration) for sequence in part] for part in (fit, held_out)
+    )
+    yield "calibrated chain, all lengths", replay(grown_chains, all_sizes(chains_fit, seconds), seconds)
+
+
+def first_ranks(sequence: BlockMarginals) -> BlockMarginals:
+    """Return the top token of each slot alone, so that the trees are chains."""
+    return sequence._replace(log_probs=sequence.log_probs[..., :1])
 
 
 def cross_validate(sequences: list[BlockMarginals], seconds: Float64) -> list[str]:
