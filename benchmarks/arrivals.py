@@ -330,7 +330,8 @@ def main(seconds: float, only: str | None, folder: Path | None, target: Path | N
     if models is not None and only != "decoder":
         raise click.UsageError("--target: expected with --only decoder, because llama-server runs the bundled pair.")
     runs = len(RATES) * (4 * (only != "llama-server") + 2 * (only != "decoder"))
-    minutes = 6 + runs * (seconds / 60 + 0.06 * max(2, round(seconds / MAX_PART_S)))
+    profile_minutes, reference_minutes = (6, 0.06) if models is None else (12, 0.6)  # for a target of 135 M parameters
+    minutes = profile_minutes + runs * (seconds / 60 + reference_minutes * max(2, round(seconds / MAX_PART_S)))
     print(f"{describe_environment()}, processors {sorted(os.sched_getaffinity(0))}")
     pair = "the bundled pair" if models is None else f"{target} + {draft}"
     print(
