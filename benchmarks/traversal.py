@@ -48,8 +48,10 @@ def measure_acceptance(pair: ModelPair, prompts: list[list[int]], settings: Sett
         checkpoint=Checkpoint(None, ""),
         processes=Processes(),
     )
-    with tqdm(total=len(prompts), desc="acceptance", leave=False, disable=None) as bar:
-        (acceptance,) = counter.measure(settings.positions_per_prompt(len(prompts)), bar.update)
+    positions = settings.positions_per_prompt(len(prompts))
+    for number in progress(list(range(len(prompts))), "acceptance"):
+        counter.count([number], positions)
+    (acceptance,) = counter.acceptances([positions])
     return smooth(acceptance).acceptance
 
 

@@ -11,7 +11,7 @@ from treeopt.errors import TreeoptWarning
 from treeopt.planner import PlanRequest, choice_confidence, drafter_choices, fastest_drafted_tree
 from treeopt.planner.certainty import Certainty, certainty
 from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, PromptSource, WholePrompts, Window
-from treeopt.profiler.acceptance.incremental import IncrementalAcceptance, position_levels
+from treeopt.profiler.acceptance.incremental import IncrementalAcceptance, position_levels, random_groups
 from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter, FastestTree, rule_to_count
 from treeopt.profiler.bench.divergence import logits_after
 from treeopt.profiler.budget import NO_DEADLINE, Budget, Deadline
@@ -151,11 +151,14 @@ class Measurement:
             latencies = self._measure_latencies()
             self._leave_out_contexts({latency.context_tokens for latency in latencies})
             prefill = self._measure_prefill()
-        positions = self._settings.positions_per_prompt(len(self._prompts))
-        profile = self._profile(latencies, prefill, acceptances or self._count_acceptance(positions))
-        if self._on_trees and not acceptances:
-            profile = replace(profile, acceptances=self._measure_on_trees(profile, positions))
-        return self._measure_drafters(profile, positions) if self._drafters else profile
+        counted = None if acceptances or self._draft is None else self._count_acceptance(self._draft)
+        profile = self._profile(latencies, prefill, acceptances or (counted.acceptances() if counted else ()))
+        if self._on_trees and counted is not None:
+            with tqdm(desc="traversal ", unit="sequence", disable=self._hidden) as bar:
+                profile = replace(profile, acceptances=self._measure_on_trees(profile, counted, tick=bar.update))
+        if not self._drafters:
+            return profile
+        return self._measure_drafters(profile, self._settings.positions_per_prompt(len(self._prompts)))
 
     def _measure_within(
         self,
@@ -180,7 +183,10 @@ class Measurement:
                 with budget.spending("prefill"):
                     prefill = self._prefill_timer(tick).measure(MAX_ROUNDS, deadline.part(PREFILL_SHARE))
             self._drop_long_contexts(timers, deadline)
-            counted = None if acceptances or self._draft is None else self._incremental_acceptance()
+            counted = None
+            if self._draft is not None and not acceptances:
+                levels = position_levels(self._max_positions)
+                counted = self._incremental_acceptance(self._draft, random_groups(len(self._prompts)), levels)
 
             def make_profile() -> Profile:
                 measured = latencies or tuple(timer.latency() for timer in timers.values())
@@ -205,7 +211,7 @@ class Measurement:
             profile = make_profile()
             if self._on_trees and counted is not None:
                 with budget.spending("traversal"):
-                    profile = replace(profile, acceptances=self._measure_on_few_trees(profile, counted, deadline))
+                    profile = replace(profile, acceptances=self._measure_on_trees(profile, counted, deadline))
             if self._drafters:
                 with budget.spending("drafters"):
                     positions = min(DRAFTER_POSITIONS, self._max_positions)
@@ -268,33 +274,46 @@ class Measurement:
                 stacklevel=2,
             )
 
-    def _incremental_acceptance(self) -> IncrementalAcceptance:
-        levels = position_levels(self._max_positions)
-        counters = [
-            (counter, (positions,) if self._contexts else levels) for counter, positions in self._counters(levels[0])
-        ]
-        return IncrementalAcceptance(counters, len(self._prompts))
+    def _incremental_acceptance(
+        self,
+        draft: LanguageModel,
+        groups: Sequence[Sequence[int]],
+        levels: Sequence[int],
+        tick: Tick = lambda: None,
+    ) -> IncrementalAcceptance:
+        """Return what counts acceptance; windows around contexts have a single level, since contexts limit them."""
+        counters = []
+        for source in self._prompt_sources(levels[0]):
+            counter = AcceptanceCounter(
+                self._target,
+                draft,
+                source,
+                self._settings,
+                checkpoint=self._checkpoint,
+                processes=self._processes,
+                categories=self._categories,
+            )
+            counters.append((counter, (source.positions(levels[0]),) if self._contexts else levels))
+        return IncrementalAcceptance(counters, groups, tick)
 
-    def _measure_on_few_trees(
-        self, profile: Profile, counted: IncrementalAcceptance, deadline: Deadline
+    def _measure_on_trees(
+        self,
+        profile: Profile,
+        counted: IncrementalAcceptance,
+        deadline: Deadline = NO_DEADLINE,
+        tick: Tick = lambda: None,
     ) -> tuple[MeasuredAcceptance, ...]:
-        step_s = float(profile.latencies[0].verify.seconds(1))
+        """Return the acceptance with `traversal` measured on trees, along as many sequences as time permits."""
         acceptances: list[MeasuredAcceptance] = []
-        for counter, positions in self._counters(position_levels(self._max_positions)[0]):
-            sequence_s = (
-                TREES_PER_SEQUENCE * positions * step_s * len(self._settings.samplings) * max(1, len(self._contexts))
-            )
-            counter.numbers = counted.numbers[: max(2, int(deadline.left_s / sequence_s))]
-            acceptances += counter.measure_on_trees(profile, positions, self._fastest_tree, lambda: None)
+        for counter, (positions, *_) in counted.counters:
+            numbers = counted.numbers
+            if deadline is not NO_DEADLINE:
+                step_s = float(profile.latencies[0].verify.seconds(1))
+                points = len(self._settings.samplings) * len(counted.counters)
+                sequence_s = TREES_PER_SEQUENCE * positions * step_s * points
+                numbers = numbers[: max(2, int(deadline.left_s / sequence_s))]
+            acceptances += counter.measure_on_trees(profile, numbers, positions, self._fastest_tree, tick)
         return tuple(acceptances)
-
-    def _measure_on_trees(self, profile: Profile, positions: int) -> tuple[MeasuredAcceptance, ...]:
-        with tqdm(desc="traversal ", unit="sequence", disable=self._hidden) as bar:
-            return tuple(
-                acceptance
-                for counter, counted_positions in self._counters(positions)
-                for acceptance in counter.measure_on_trees(profile, counted_positions, self._fastest_tree, bar.update)
-            )
 
     def _measure_drafters(self, profile: Profile, positions: int, deadline: Deadline = NO_DEADLINE) -> Profile:
         measurement = DrafterMeasurement(
@@ -333,37 +352,17 @@ class Measurement:
         longest = max(*contexts, *map(len, self._prompts))
         return PrefillTimer(self._target, self._draft, self._tokens, longest, replace(self._recorder, tick=tick))
 
-    def _count_acceptance(self, positions: int) -> tuple[MeasuredAcceptance, ...]:
-        if self._draft is None:
-            return ()
-        counters = self._counters(positions)
+    def _count_acceptance(self, draft: LanguageModel) -> IncrementalAcceptance:
+        """Count every prompt alone, so that counts do not depend on how processes share the prompts."""
+        prompts = len(self._prompts)
         with tqdm(
-            total=len(counters) * len(self._prompts), desc="acceptance", unit="sequence", disable=self._hidden
+            total=max(1, len(self._contexts)) * prompts, desc="acceptance", unit="sequence", disable=self._hidden
         ) as bar:
-            return tuple(
-                acceptance
-                for counter, counted_positions in counters
-                for acceptance in counter.measure(counted_positions, bar.update)
-            )
-
-    def _counters(self, positions: int) -> list[tuple[AcceptanceCounter, int]]:
-        """Return a counter for each prompt source, and on how many positions of each sequence it counts."""
-        assert self._draft is not None
-        return [
-            (
-                AcceptanceCounter(
-                    self._target,
-                    self._draft,
-                    source,
-                    self._settings,
-                    checkpoint=self._checkpoint,
-                    processes=self._processes,
-                    categories=self._categories,
-                ),
-                source.positions(positions),
-            )
-            for source in self._prompt_sources(positions)
-        ]
+            levels = (self._settings.positions_per_prompt(prompts),)
+            groups = [[number] for number in range(prompts)]
+            counted = self._incremental_acceptance(draft, groups, levels, bar.update)
+            counted.add(NO_DEADLINE)
+            return counted
 
     def _prompt_sources(self, positions: int) -> list[PromptSource]:
         if not self._contexts:

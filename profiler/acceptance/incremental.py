@@ -1,4 +1,4 @@
-"""Acceptance counted in increments: groups of prompts in random order, then again on four times as many positions."""
+"""Acceptance counted in increments: group after group of prompts, then again on more positions."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -8,6 +8,7 @@ import numpy as np
 from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
 from treeopt.profiler.budget import Deadline
+from treeopt.profiler.latency.rounds import Tick
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 
 FIRST_POSITIONS = 64
@@ -33,20 +34,32 @@ def position_levels(room_tokens: int) -> tuple[int, ...]:
     return tuple(levels)
 
 
+def random_groups(prompts: int) -> list[list[int]]:
+    """Return groups of prompt numbers; their order is random, because neighbours may be alike."""
+    numbers: list[int] = np.random.default_rng(SEED).permutation(prompts).tolist()
+    return [numbers[first : first + GROUP_PROMPTS] for first in range(0, prompts, GROUP_PROMPTS)]
+
+
 class IncrementalAcceptance:
     """The acceptance of the prompts counted so far.
 
     Args:
         counters: one per context length, each with its ascending levels of positions.
-        prompts: number of prompts; their order is random, because neighbours may be alike.
+        groups: prompt numbers in the order of counting; those of a group are counted together.
+        tick: called for every sequence, those in the checkpoint included.
     """
 
-    def __init__(self, counters: Sequence[tuple[AcceptanceCounter, Sequence[int]]], prompts: int) -> None:
-        self._counters = counters
-        self.numbers: list[int] = np.random.default_rng(SEED).permutation(prompts).tolist()
+    def __init__(
+        self,
+        counters: Sequence[tuple[AcceptanceCounter, Sequence[int]]],
+        groups: Sequence[Sequence[int]],
+        tick: Tick = lambda: None,
+    ) -> None:
+        self.counters = counters
+        self.numbers = [number for group in groups for number in group]
         """Prompt numbers in the order of counting."""
+        self._tick = tick
         levels = range(max(len(levels) for _, levels in counters))
-        groups = [self.numbers[first : first + GROUP_PROMPTS] for first in range(0, prompts, GROUP_PROMPTS)]
         self._pending = [
             (counter, group, positions[level])
             for level, group in product(levels, groups)
@@ -65,7 +78,7 @@ class IncrementalAcceptance:
     @property
     def sequences(self) -> int:
         """The number of sequences counted at every context; one that was counted again counts twice."""
-        return self._counted_sequences // len(self._counters)
+        return self._counted_sequences // len(self.counters)
 
     @property
     def missing(self) -> int:
@@ -95,17 +108,22 @@ class IncrementalAcceptance:
     def _finish_group(self) -> None:
         _, group, _ = self._pending.pop()
         self._counted_sequences += len(group)
+        for _ in group:
+            self._tick()
 
     @staticmethod
     def _was_counted(counter: AcceptanceCounter, group: Sequence[int], positions: int) -> bool:
         return all(counter.has_counted(number, positions) for number in group)
 
     def acceptances(self) -> tuple[MeasuredAcceptance, ...]:
-        """Return the acceptance so far, after counting more sequences if fewer than two are long enough."""
+        """Return the acceptance so far, after counting more sequences if fewer than two are long enough.
+
+        Every process that counts must call this.
+        """
         while True:
             try:
                 return tuple(
-                    acceptance for counter, levels in self._counters for acceptance in counter.acceptances(levels)
+                    acceptance for counter, levels in self.counters for acceptance in counter.acceptances(levels)
                 )
             except TreeoptError:
                 if self.exhausted:

@@ -72,7 +72,6 @@ class AcceptanceCounter:
         categories: Sequence[str] = (),
     ) -> None:
         self._target, self._draft = target, draft
-        self.numbers: Sequence[int] = range(len(source))
         self._source = source
         self._categories = categories
         self._settings = settings
@@ -83,36 +82,44 @@ class AcceptanceCounter:
             dict.fromkeys((rule_to_count(rule, sampling), sampling) for rule, sampling in settings.rule_samplings)
         )
 
-    def measure(self, positions: int, tick: Tick) -> tuple[MeasuredAcceptance, ...]:
-        """Return the acceptance under every rule and sampling that is counted position by position."""
-        rows = self._count_prompts(self._kind("acceptance"), lambda number: self._count([number], positions)[0], tick)
-        return self._acceptances(dict(zip(self.numbers, rows, strict=True)))
-
     def count(self, numbers: Sequence[int], positions: int) -> None:
-        """Count some positions of the prompts that the checkpoint lacks, in shared passes if memory permits."""
-        missing = [number for number in numbers if not self.has_counted(number, positions)]
-        if not fits_in_memory(partial(self._count_and_store, missing, positions)):
-            for number in missing:
-                self._count_and_store([number], positions)
+        """Count some positions of this process's prompts that the checkpoint lacks, in shared passes if memory permits."""
+        missing = [
+            number for number in numbers if self._processes.owns(number) and not self.has_counted(number, positions)
+        ]
+        if len(missing) > 1 and fits_in_memory(partial(self._count_and_store, missing, positions)):
+            return
+        for number in missing:
+            self._count_and_store([number], positions)
 
     def has_counted(self, number: int, positions: int) -> bool:
-        return number in self._checkpoint.rows(self._incremental_kind(positions))
+        return number in self._checkpoint.rows(self._acceptance_kind(positions))
 
     def acceptances(self, levels: Sequence[int]) -> tuple[MeasuredAcceptance, ...]:
-        """Return the acceptance of the prompts counted so far, each on its latest level.
+        """Return the acceptance under every rule and sampling that is counted position by position.
+
+        Every process that counts must call this.
 
         Args:
-            levels: numbers of positions that prompts were counted on, ascending.
+            levels: numbers of positions that prompts were counted on, ascending; the last one of each prompt is used.
         """
         rows: dict[int, Numbers] = {}
         for positions in levels:
-            rows |= self._checkpoint.rows(self._incremental_kind(positions))
-        return self._acceptances({number: rows[number] for number in sorted(rows)})
+            rows |= self._checkpoint.rows(self._acceptance_kind(positions))
+        return self._acceptances(dict(sorted(self._processes.gather(rows).items())))
 
     def measure_on_trees(
-        self, profile: Profile, positions: int, fastest_tree: FastestTree, tick: Tick
+        self, profile: Profile, numbers: Sequence[int], positions: int, fastest_tree: FastestTree, tick: Tick
     ) -> tuple[MeasuredAcceptance, ...]:
-        """Return the acceptance under every rule and sampling, given a profile with that of `measure`."""
+        """Return the acceptance under every rule and sampling.
+
+        Args:
+            profile: with the acceptance that is counted position by position.
+            numbers: of the prompts to decode with trees.
+            positions: of each sequence.
+            fastest_tree: the planner.
+            tick: called for every sequence and tree.
+        """
         acceptances = []
         for rule, sampling in self._settings.rule_samplings:
             base_rule = rule_to_count(rule, sampling)
@@ -120,31 +127,22 @@ class AcceptanceCounter:
                 iter(self._at_context(profile).acceptances_of(rule=base_rule, temperature=sampling.temperature))
             )
             if base_rule != rule:
-                acceptance = self._measure_traversal(profile, acceptance, sampling, positions, fastest_tree, tick)
+                acceptance = self._measure_traversal(
+                    profile, acceptance, sampling, numbers, positions, fastest_tree, tick
+                )
             acceptances.append(acceptance)
         return tuple(acceptances)
 
     def _count_and_store(self, numbers: Sequence[int], positions: int) -> None:
         for number, row in zip(numbers, self._count(numbers, positions), strict=True):
-            self._checkpoint.append(self._incremental_kind(positions), number, row)
+            self._checkpoint.append(self._acceptance_kind(positions), number, row)
 
     def _kind(self, name: str) -> str:
         context_tokens = self._source.context_tokens
         return name if context_tokens is None else f"{name} at {context_tokens}"
 
-    def _incremental_kind(self, positions: int) -> str:
+    def _acceptance_kind(self, positions: int) -> str:
         return f"{self._kind('acceptance')} on {positions} positions"
-
-    def _count_prompts(self, kind: str, count: Callable[[int], Numbers], tick: Tick) -> list[Numbers]:
-        """Return the numbers of every prompt, counting those that no checkpoint contains."""
-        counted = self._checkpoint.rows(kind)
-        for number in self.numbers:
-            if number not in counted and self._processes.owns(number):
-                counted[number] = count(number)
-                self._checkpoint.append(kind, number, counted[number])
-            tick()
-        gathered = self._processes.gather(counted)
-        return [gathered[number] for number in self.numbers]
 
     def _count(self, numbers: Sequence[int], positions: int) -> list[Numbers]:
         """Return a row for each prompt with its sums and accepted ranks under every rule and sampling.
@@ -244,6 +242,7 @@ class AcceptanceCounter:
         profile: Profile,
         base: MeasuredAcceptance,
         sampling: Sampling,
+        numbers: Sequence[int],
         positions: int,
         fastest_tree: FastestTree,
         tick: Tick,
@@ -259,29 +258,25 @@ class AcceptanceCounter:
         def fastest(gain: Float64) -> TokenTree:
             return fastest_tree(replace(self._at_context(profile), acceptances=(acceptance(gain),)))
 
-        def measure(number: int, tree: TokenTree) -> ReachSums:
-            kind = self._kind(f"reach {sampling.temperature:g} {number}")
-            return self._measure_reach(kind, tree, sampling, positions, tick)
+        def measure(round_number: int, tree: TokenTree) -> ReachSums:
+            kind = f"{self._kind(f'reach {sampling.temperature:g} {round_number}')} {tree.parents.tolist()}"
+            counted = self._checkpoint.rows(kind)
+            for number in numbers:
+                if number not in counted and self._processes.owns(number):
+                    counted[number] = self._count_reach(number, tree, sampling, positions)
+                    self._checkpoint.append(kind, number, counted[number])
+                tick()
+            counted = self._processes.gather(counted)
+            traversal, sequoia = np.sum([counted[number] for number in numbers], axis=0).reshape(2, tree.nodes)
+            return ReachSums(tree, traversal, sequoia)
 
         return acceptance(iterate_gain(fastest, measure, depths, ranks))
 
-    def _measure_reach(self, kind: str, tree: TokenTree, sampling: Sampling, positions: int, tick: Tick) -> ReachSums:
-        def count(number: int) -> Numbers:
-            prompt = self._source.prompt(number, sampling, positions)
-            if prompt is None:
-                return (0.0,) * (2 * tree.nodes)
-            reach = count_reach(
-                self._target,
-                self._draft,
-                tree,
-                prompt,
-                positions,
-                Decoding(rule="traversal", sampling=sampling, draft_sampling=self._settings.draft_sampling),
-                seed=number,
-            )
-            release_memory()  # decoders refer to themselves, so their caches outlive them
-            return tuple(reach.ravel().tolist())
-
-        rows = self._count_prompts(f"{kind} {tree.parents.tolist()}", count, tick)
-        traversal, sequoia = np.array(rows).sum(axis=0).reshape(2, tree.nodes)
-        return ReachSums(tree, traversal, sequoia)
+    def _count_reach(self, number: int, tree: TokenTree, sampling: Sampling, positions: int) -> Numbers:
+        prompt = self._source.prompt(number, sampling, positions)
+        if prompt is None:
+            return (0.0,) * (2 * tree.nodes)
+        decoding = Decoding(rule="traversal", sampling=sampling, draft_sampling=self._settings.draft_sampling)
+        reach = count_reach(self._target, self._draft, tree, prompt, positions, decoding, seed=number)
+        release_memory()  # decoders refer to themselves, so their caches outlive them
+        return tuple(reach.ravel().tolist())

@@ -95,7 +95,9 @@ class TestProfile:
         assert all(len(list(checkpoint.entries(kind))) == 6 for kind in reach)
         assert {kind for kind in kinds if kind.startswith("step")} == {"step 20x1 sampled"}
         # sums and ranks of four rules, since traversal is measured on trees
-        assert {len(entry.values) for entry in checkpoint.entries("acceptance")} == {4 * (3 + 3 * 3 + 1 + 25)}
+        assert {len(entry.values) for entry in checkpoint.entries("acceptance on 25 positions")} == {
+            4 * (3 + 3 * 3 + 1 + 25)
+        }
 
     def test_every_sequence_of_a_round_has_its_own_seed(self, target, draft, prompts):
         checkpoint, settings = Checkpoint(None, ""), replace(SETTINGS, rules=("sequoia", "traversal"), lossy=False)
@@ -169,6 +171,6 @@ def test_every_rule_accepts_the_same_at_temperature_0(target, draft, prompts, ru
     checkpoint, plain = Checkpoint(None, ""), measure(target, draft, prompts, settings)
     other = measure(target, draft, prompts, replace(settings, rules=(rule,)), checkpoint=checkpoint)
     passes = [f"{call} 20x1 greedy" for call in ("verify", "draft", "step", "host")]
-    assert set(checkpoint.kinds()) == {*passes, "prefill target", "prefill draft", "acceptance"}
+    assert set(checkpoint.kinds()) == {*passes, "prefill target", "prefill draft", "acceptance on 10 positions"}
     assert other.acceptance().rule == rule
     assert other.acceptance().table.p.tolist() == plain.acceptance().table.p.tolist()

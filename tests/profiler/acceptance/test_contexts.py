@@ -180,7 +180,8 @@ class TestAcceptance:
         counter = AcceptanceCounter(
             Counter(), right_until(125), source, SETTINGS, checkpoint=checkpoint, processes=processes
         )
-        assert counter.measure(20, lambda: None)[0].context_tokens is None
+        counter.count(range(len(PROMPTS)), 20)
+        assert counter.acceptances([20])[0].context_tokens is None
 
     def test_every_context_has_every_sampling_and_rule(self):
         def plan_tree(profile: Profile) -> TokenTree:

@@ -58,12 +58,15 @@ def test_every_acceptance_has_the_categories_of_its_prompts(target, draft, promp
 
     samplings = (Sampling(0.7), Sampling(0.0))
     counter = make_counter(NAMES, rules=("sequoia", "target"), samplings=samplings)
-    assert [acceptance.categories for acceptance in counter.measure(POSITIONS, lambda: None)] == [NAMES] * 3
+    counter.count(range(len(NAMES)), POSITIONS)
+    assert [acceptance.categories for acceptance in counter.acceptances([POSITIONS])] == [NAMES] * 3
     counter = make_counter(NAMES)
     for number in (4, 1, 3):
         counter.count([number], POSITIONS)
     assert counter.acceptances([POSITIONS])[0].categories == ("", "loops", "other")
-    assert make_counter(("",) * 6).measure(POSITIONS, lambda: None)[0].categories == ()
+    counter = make_counter(("",) * 6)
+    counter.count(range(6), POSITIONS)
+    assert counter.acceptances([POSITIONS])[0].categories == ()
 
 
 def test_every_context_has_categories(target, draft, prompts):
