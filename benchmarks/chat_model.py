@@ -28,7 +28,7 @@ from treeopt.planner import PlanRequest, drafter_choices, requested_plan
 from treeopt.planner.drafters import drafter_plan
 from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.compare import compare_runs, text_tokens
-from treeopt.profiler.bench.interleave import Run, collect_rounds, decode_run, interleave, repeated
+from treeopt.profiler.bench.interleave import Run, collect_rounds, decode_run, interleave
 from treeopt.profiler.bench.losslessness import greedy_losslessness, sampled_losslessness
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
@@ -194,16 +194,17 @@ def transformers_options(
 def decode_options(options: Sequence[Option], prompts: Sequence[Prompt], repeats: int) -> None:
     """Decode every prompt with each option in interleaved runs, after a warm-up call each."""
 
-    def decode(option: Option, prompt: int, *_: int) -> TimedCall:
-        return option.decode(prompts[prompt].tokens)
+    def decode(option: Option, number: int, _: int) -> TimedCall:
+        return option.decode(prompts[number % len(prompts)].tokens)
 
     for option in options:
         option.runs.extend([] for _ in prompts)
     configurations = [partial(decode, option) for option in options]
-    rounds = interleave(configurations, 1, repeated(len(prompts), repeats))
-    for round_ in collect_rounds(rounds, len(prompts) * repeats, show_progress=True):
-        for option, run in zip(options, round_.runs, strict=True):
-            option.runs[round_.prompt].append(run)
+    total = len(prompts) * repeats
+    rounds = interleave(configurations, 1, range(total))
+    for number, runs in enumerate(collect_rounds(rounds, total, show_progress=True)):
+        for option, run in zip(options, runs, strict=True):
+            option.runs[number % len(prompts)].append(run)
 
 
 def tokens_per_s(option: Option) -> float:

@@ -15,7 +15,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.planner.benchmarks import PLAIN, BatchCandidates, predict_at_pace, tree_prediction
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.divergence import find_divergences
-from treeopt.profiler.bench.interleave import collect_rounds, decode_in_parts, interleave, repeated
+from treeopt.profiler.bench.interleave import collect_rounds, decode_in_parts, interleave
 from treeopt.profiler.bench.reference_passes import ReferencePasses, reference_passes
 from treeopt.profiler.clock import Clock, clock_for
 from treeopt.profiler.decoding import Decoding
@@ -101,8 +101,7 @@ class BatchComparison:
         cases = [(size, tree) for size, trees in self.trees.items() for tree in trees]
         alone = {tree: self._alone(decoder, tree) for _, tree in cases}
 
-        def decode(size: int, tree: TokenTree, *numbers: int) -> BatchRun:
-            *_, new_tokens = numbers
+        def decode(size: int, tree: TokenTree, _: int, new_tokens: int) -> BatchRun:
             decoder.change_tree(tree)
             if new_tokens < self.workload.max_new_tokens:  # the warm-up
                 return self._run(decoder, self._requests(new_tokens)[:size], size, clock)
@@ -124,12 +123,12 @@ class BatchComparison:
             interleave(
                 [partial(decode, *case) for case in cases],
                 self.workload.max_new_tokens,
-                repeated(1, self.workload.repeats),
+                range(self.workload.repeats),
             ),
             self.workload.repeats,
             show_progress=show_progress,
         )
-        runs = {case: [finished.runs[index] for finished in rounds] for index, case in enumerate(cases)}
+        runs = {case: [finished[index] for finished in rounds] for index, case in enumerate(cases)}
         return {
             (size, tree): self._measurement(
                 runs[size, tree], runs[size, PLAIN], alone[tree], self._overhead(decoder, size, tree, clock)

@@ -1,6 +1,6 @@
 """Decoding with trees or drafters, compared with plain decoding on the same prompts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -10,12 +10,10 @@ from treeopt.errors import InvalidValueError
 from treeopt.profiler.bench.divergence import find_divergences
 from treeopt.profiler.bench.interleave import (
     Configuration,
-    Round,
     Run,
     collect_rounds,
     decode_run,
     interleave,
-    repeated,
 )
 from treeopt.profiler.bench.reference_passes import ReferencePasses
 from treeopt.profiler.clock import Clock, clock_for
@@ -33,8 +31,6 @@ DEFAULT_NEW_TOKENS = 256
 """If a profile lacks the lengths of its sequences."""
 
 R = TypeVar("R")
-Decode = Callable[[Sequence[int], int, int], R]
-"""From a prompt, the number of new tokens and a seed to a timed run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +56,10 @@ class Workload:
     def rounds(self) -> int:
         """Prompts to decode, repeats included."""
         return len(self.prompts) * self.repeats
+
+    def prompt(self, number: int) -> Sequence[int]:
+        """Return the prompt of a round; the rounds of a repeat follow each other."""
+        return self.prompts[number % len(self.prompts)]
 
 
 def bench_trees(
@@ -116,11 +116,11 @@ def compare_decoders(
     for prompt in prompts:
         plain.check_request(prompt, workload.max_new_tokens)
 
-    def configuration(decoder: Decoder, tree: TokenTree | None) -> Decode[Run]:
-        def decode(prompt: Sequence[int], new_tokens: int, seed: int) -> Run:
+    def configuration(decoder: Decoder, tree: TokenTree | None) -> Configuration[Run]:
+        def decode(number: int, new_tokens: int) -> Run:
             if tree is not None:
                 decoder.change_tree(tree)
-            return decode_run(decoder, prompt, new_tokens, seed, clock)
+            return decode_run(decoder, workload.prompt(number), new_tokens, number, clock)
 
         return decode
 
@@ -130,48 +130,38 @@ def compare_decoders(
     pace = references.pace if references else None
     results = []
     for index in range(1, len(decoders)):
-        runs = _pair_runs(rounds, index)
+        pairs = [
+            [(runs[0], runs[index]) for runs in rounds[prompt :: len(prompts)]]
+            for prompt in range(min(len(prompts), len(rounds)))
+        ]
         divergences = None
         if plain.sampling.greedy:
             most = workload.max_new_tokens
             outputs = {
                 number: [(one.tokens[:most], other.tokens[:most]) for one, other in repeats]
-                for number, repeats in runs.items()
+                for number, repeats in enumerate(pairs)
             }
             divergences = find_divergences(target, prompts, outputs)
-        results.append(replace(compare_runs(list(runs.values()), divergences), pace=pace))
+        results.append(replace(compare_runs(pairs, divergences), pace=pace))
     return tuple(results)
 
 
 def decode_workload(
-    configurations: Sequence[Decode[R]],
+    configurations: Sequence[Configuration[R]],
     workload: Workload,
     *,
     references: ReferencePasses | None = None,
     show_progress: bool = True,
     name: str = "bench",
-) -> list[Round[R]]:
+) -> list[tuple[R, ...]]:
     """Decode a workload with all configurations in interleaved runs; Ctrl-C ends it after the last whole round."""
-    prompts = workload.prompts
-
-    def numbered(decode: Decode[R]) -> Configuration[R]:
-        return lambda prompt, repeat, new_tokens: decode(prompts[prompt], new_tokens, repeat * len(prompts) + prompt)
-
     rounds = interleave(
-        [numbered(decode) for decode in configurations],
+        configurations,
         workload.max_new_tokens,
-        repeated(len(prompts), workload.repeats),
+        range(workload.rounds),
         between=references.time if references else lambda: None,
     )
     return collect_rounds(rounds, workload.rounds, show_progress=show_progress, name=name)
-
-
-def _pair_runs(rounds: Sequence[Round[Run]], index: int) -> dict[int, list[tuple[Run, Run]]]:
-    """Return the runs of the first configuration and of another, by prompt and repeat."""
-    pairs: dict[int, list[tuple[Run, Run]]] = {}
-    for finished in sorted(rounds, key=lambda finished: finished.prompt):
-        pairs.setdefault(finished.prompt, []).append((finished.runs[0], finished.runs[index]))
-    return pairs
 
 
 def text_tokens(acceptance: MeasuredAcceptance) -> int:

@@ -8,8 +8,7 @@ The parts of a step are timed in separate runs, which synchronize after each par
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from tqdm import tqdm
 
@@ -21,8 +20,8 @@ WARM_UP_TOKENS = 32
 """New tokens of the warm-up of every configuration; a third of a shorter run."""
 
 R = TypeVar("R")
-Configuration = Callable[[int, int, int], R]
-"""Decodes a prompt: from prompt number, repeat and new tokens to a timed run."""
+Configuration = Callable[[int, int], R]
+"""From the number of a round and the number of new tokens to a timed run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +37,8 @@ class Run:
     """The number of the target's passes by their tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Round(Generic[R]):
-    """One prompt, decoded once by every configuration."""
-
-    prompt: int
-    repeat: int
-    runs: tuple[R, ...]
-
-
-def repeated(prompts: int, repeats: int) -> Iterable[tuple[int, int]]:
-    """Return (prompt, repeat) of all prompts, repeat by repeat."""
-    return ((prompt, repeat) for repeat, prompt in product(range(repeats), range(prompts)))
-
-
 def order(configurations: int, number: int) -> list[int]:
-    """Return the order of a round's configurations.
+    """Return the order of configurations in the n-th round.
 
     >>> [order(3, number) for number in range(6)]
     [[0, 1, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0], [0, 2, 1], [1, 0, 2]]
@@ -66,45 +51,45 @@ def order(configurations: int, number: int) -> list[int]:
 def interleave(
     configurations: Sequence[Configuration[R]],
     new_tokens: int,
-    rounds: Iterable[tuple[int, int]],
+    numbers: Iterable[int],
     *,
     recorded: Callable[[int, int], R | None] = lambda *_: None,
     record: Callable[[int, int, R], object] = lambda *_: None,
     between: Callable[[], object] = lambda: None,
-) -> Iterator[Round[R]]:
-    """Yield rounds; every configuration warms up before its first timed run.
+) -> Iterator[tuple[R, ...]]:
+    """Yield the runs of all configurations, round by round; every configuration warms up before its first timed run.
 
     Args:
         configurations: what is compared.
         new_tokens: of each run.
-        rounds: prompt and repeat of each round; iterated lazily, so that it may end at a deadline.
-        recorded: from the index of a configuration and a prompt to a run that is not decoded again.
-        record: called with the same numbers and each new run.
+        numbers: one for each round, such as that of a prompt; iterated lazily, so that it may end at a deadline.
+        recorded: from the index of a configuration and the number of a round to a run that is not decoded again.
+        record: called with both and each new run.
         between: called before every timed run.
     """
     warm: set[int] = set()
-    for number, (prompt, repeat) in enumerate(rounds):
-        runs = {index: run for index in range(len(configurations)) if (run := recorded(index, prompt)) is not None}
-        missing = [index for index in order(len(configurations), number) if index not in runs]
+    for turn, number in enumerate(numbers):
+        runs = {index: run for index in range(len(configurations)) if (run := recorded(index, number)) is not None}
+        missing = [index for index in order(len(configurations), turn) if index not in runs]
         for index in sorted({*missing} - warm):
-            configurations[index](prompt, repeat, min(WARM_UP_TOKENS, -(-new_tokens // 3)))
+            configurations[index](number, min(WARM_UP_TOKENS, -(-new_tokens // 3)))
             warm.add(index)
         for index in missing:
             between()
-            runs[index] = repeat_without_captures(partial(configurations[index], prompt, repeat, new_tokens))
-            record(index, prompt, runs[index])
-        yield Round(prompt, repeat, tuple(runs[index] for index in range(len(configurations))))
+            runs[index] = repeat_without_captures(partial(configurations[index], number, new_tokens))
+            record(index, number, runs[index])
+        yield tuple(runs[index] for index in range(len(configurations)))
 
 
 def collect_rounds(
-    rounds: Iterator[Round[R]], total: int, *, show_progress: bool, name: str = "bench"
-) -> list[Round[R]]:
+    rounds: Iterator[tuple[R, ...]], total: int, *, show_progress: bool, name: str = "bench"
+) -> list[tuple[R, ...]]:
     """Return all rounds, with a progress bar; Ctrl-C ends after the last whole round, and is raised before the first."""
-    finished: list[Round[R]] = []
+    finished: list[tuple[R, ...]] = []
     with tqdm(total=total, desc=f"{name:<10}", unit="round", disable=None if show_progress else True) as bar:
         try:
-            for finished_round in rounds:
-                finished.append(finished_round)
+            for runs in rounds:
+                finished.append(runs)
                 bar.update()
         except KeyboardInterrupt:
             if not finished:

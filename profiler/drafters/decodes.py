@@ -60,19 +60,19 @@ def decode_prompts(
     ]
     rounds: list[tuple[DecodedSequence, ...]] = []
 
-    def affordable_prompts() -> Iterator[tuple[int, int]]:
+    def affordable_prompts() -> Iterator[int]:
         for number in prompts:
             is_new = any(number not in sequences for sequences in recorded)
             longest_s = max((sum(run.seconds for run in runs) for runs in rounds), default=0.0)
             if len(rounds) >= at_least and is_new and deadline.left_s < longest_s:
                 return
-            yield number, 0
+            yield number
 
-    def decode(make: Callable[[], Decoder], number: int, _: int, new_tokens: int) -> DecodedSequence:
+    def decode(make: Callable[[], Decoder], number: int, new_tokens: int) -> DecodedSequence:
         run = decode_run(make(), prompts[number], new_tokens, number, recorder.clock)
         return DecodedSequence(len(run.tokens), run.steps, run.seconds, run.passes)
 
-    for finished in interleave(
+    for runs in interleave(
         [partial(decode, cache(make)) for make in decoders.values()],
         positions,
         affordable_prompts(),
@@ -81,8 +81,8 @@ def decode_prompts(
     ):
         for _ in kinds:
             recorder.tick()
-        rounds.append(finished.runs)
-    return [[*runs] for runs in zip(*rounds, strict=True)]
+        rounds.append(runs)
+    return [[*sequences] for sequences in zip(*rounds, strict=True)]
 
 
 def join_sequences(sequences: Sequence[DecodedSequence]) -> DecodedSequences:

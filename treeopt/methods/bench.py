@@ -40,7 +40,7 @@ def bench_methods(
     round.
     """
     clock = clock or clock_for(target.device)
-    contenders = [_Contender(method, sampling, clock) for method in methods if isinstance(method, Method)]
+    contenders = [_Contender(method, workload, sampling, clock) for method in methods if isinstance(method, Method)]
     rounds = decode_workload(
         [contender.decode for contender in contenders],
         workload,
@@ -48,11 +48,11 @@ def bench_methods(
         show_progress=show_progress,
         name="methods",
     )
-    prompts = [workload.prompts[interleaved.prompt] for interleaved in rounds]
-    runs = [[run for run in column if isinstance(run, Run)] for column in zip(*(r.runs for r in rounds), strict=True)]
+    prompts = [workload.prompt(number) for number in range(len(rounds))]
+    runs = [[run for run in column if isinstance(run, Run)] for column in zip(*rounds, strict=True)]
     plain, rows = runs[0], dict[str, MethodRow | NotRun]()
     for contender, decoded in zip(contenders, runs, strict=True):
-        parts = contender.decode_in_parts(workload.prompts[0], workload.max_new_tokens)
+        parts = contender.decode_in_parts()
         if isinstance(parts, NotRun):
             rows[parts.method] = parts
             continue
@@ -70,21 +70,24 @@ class _Contender:
     """A method that decodes until it raises an error."""
 
     method: Method
+    workload: Workload
     sampling: Sampling
     clock: Clock
     decoder: Decoder | None = None
     failure: NotRun | None = None
 
-    def decode(self, prompt: Sequence[int], new_tokens: int, seed: int) -> Run | NotRun:
-        return self._attempt(lambda decoder: decode_run(decoder, prompt, new_tokens, seed, self.clock))
+    def decode(self, number: int, new_tokens: int) -> Run | NotRun:
+        return self._attempt(lambda decoder: self._decode_run(decoder, number, new_tokens))
 
-    def decode_in_parts(self, prompt: Sequence[int], new_tokens: int) -> tuple[Run, list[StepSeconds]] | NotRun:
-        """Return a run and the parts of each of its steps."""
+    def decode_in_parts(self) -> tuple[Run, list[StepSeconds]] | NotRun:
+        """Return a run over the first prompt and the parts of each of its steps."""
+        new_tokens = self.workload.max_new_tokens
         return self._attempt(
-            lambda decoder: decode_in_parts(
-                decoder, lambda: decode_run(decoder, prompt, new_tokens, 0, self.clock), self.clock
-            )
+            lambda decoder: decode_in_parts(decoder, lambda: self._decode_run(decoder, 0, new_tokens), self.clock)
         )
+
+    def _decode_run(self, decoder: Decoder, number: int, new_tokens: int) -> Run:
+        return decode_run(decoder, self.workload.prompt(number), new_tokens, number, self.clock)
 
     def _attempt(self, work: Callable[[Decoder], R]) -> R | NotRun:
         """Return the result of `work`, or the method's first failure."""
