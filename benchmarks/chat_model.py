@@ -162,7 +162,7 @@ def decode_steps(decoder: Decoder, new_tokens: int, prompt: Sequence[int]) -> Ti
     """Decode whole steps up to at least `new_tokens` tokens or an end token."""
     start_s = time.perf_counter()
     run = decode_run(decoder, prompt, new_tokens, None, MonotonicClock())
-    return TimedCall(run.tokens, run.steps, run.seconds, run.passes, time.perf_counter() - start_s)
+    return TimedCall(run.tokens, run.seconds, run.passes, time.perf_counter() - start_s)
 
 
 def transformers_options(
@@ -176,7 +176,7 @@ def transformers_options(
         def decode(prompt: Sequence[int]) -> TimedCall:
             start_s = time.perf_counter()
             tokens = generate(prompt, new_tokens)
-            return TimedCall(tokens, 0, float("nan"), {}, time.perf_counter() - start_s)
+            return TimedCall(tokens, float("nan"), {}, time.perf_counter() - start_s)
 
         return Option(f"transformers {name}", f"{drafted} tokens" if drafted else "", decode)
 

@@ -17,7 +17,7 @@ from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.profiler.processes.processes import Processes, describe_checkpoint
 from treeopt.version import __version__
 
-CHECKPOINT_VERSION = 2
+CHECKPOINT_VERSION = 3
 MAX_BYTES = 64_000_000
 MAX_HEADING_BYTES = 1_000_000
 _ORIGIN = re.compile(r"treeopt [\w.+-]+, checkpoint \d+, probe trees [0-9a-f]{8}(?=, )")

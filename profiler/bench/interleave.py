@@ -30,11 +30,14 @@ class Run:
 
     tokens: list[int]
     """New tokens of all steps, up to the end token."""
-    steps: int
     seconds: float
     """Without prefill."""
     passes: dict[int, int]
-    """The number of the target's passes by their tokens."""
+    """The number of the target's passes by their tokens; every step has one."""
+
+    @property
+    def steps(self) -> int:
+        return sum(self.passes.values())
 
 
 def order(configurations: int, number: int) -> list[int]:
@@ -111,7 +114,7 @@ def decode_run(decoder: Decoder, prompt: Sequence[int], new_tokens: int, seed: i
     seconds = clock.time_s(decode)
     ends = decoder.target.config.end_tokens
     end = next((index + 1 for index, token in enumerate(tokens) if token in ends), len(tokens))
-    return Run(tokens[:end], len(sizes), seconds, {size: sizes.count(size) for size in sorted(set(sizes))})
+    return Run(tokens[:end], seconds, {size: sizes.count(size) for size in sorted(set(sizes))})
 
 
 def decode_in_parts(decoder: Decoder, decode: Callable[[], R], clock: Clock) -> tuple[R, list[StepSeconds]]:

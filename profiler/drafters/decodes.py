@@ -16,7 +16,6 @@ class DecodedSequence(NamedTuple):
     """One decoded sequence, without its prompt."""
 
     tokens: int
-    steps: int
     seconds: float
     passes: dict[int, int]
     """The number of the target's passes by their tokens."""
@@ -24,13 +23,13 @@ class DecodedSequence(NamedTuple):
     @property
     def numbers(self) -> tuple[float, ...]:
         """One row for the checkpoint."""
-        return (self.tokens, self.steps, self.seconds, *(float(n) for item in self.passes.items() for n in item))
+        return (self.tokens, self.seconds, *(float(n) for item in self.passes.items() for n in item))
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[float]) -> "DecodedSequence":
-        tokens, steps, seconds, *passes = numbers
+        tokens, seconds, *passes = numbers
         counts = {int(size): int(count) for size, count in zip(passes[::2], passes[1::2], strict=True)}
-        return cls(int(tokens), int(steps), seconds, counts)
+        return cls(int(tokens), seconds, counts)
 
 
 def decode_prompts(
@@ -70,7 +69,7 @@ def decode_prompts(
 
     def decode(make: Callable[[], Decoder], number: int, new_tokens: int) -> DecodedSequence:
         run = decode_run(make(), prompts[number], new_tokens, number, recorder.clock)
-        return DecodedSequence(len(run.tokens), run.steps, run.seconds, run.passes)
+        return DecodedSequence(len(run.tokens), run.seconds, run.passes)
 
     for runs in interleave(
         [partial(decode, cache(make)) for make in decoders.values()],

@@ -138,8 +138,8 @@ def test_deadline_ends_counting_and_a_resumed_run_counts_the_rest(tmp_path):
 def test_step_seconds_are_those_of_passes_and_the_overhead_of_probes():
     verify = Curve.of([0.0, *(1.0 + 0.1 * tokens for tokens in range(1, 12))])
     costs = StepCosts(verify=verify, draft=Curve.free(11), overhead_s=np.zeros(()))
-    plain = [DecodedSequence(10, 10, 20.0, {1: 10})]  # at half the profile's pace
-    probes = [[DecodedSequence(10, 5, 20.0, {2: 5})], [DecodedSequence(10, 2, 12.0, {10: 2})]]
+    plain = [DecodedSequence(10, 20.0, {1: 10})]  # at half the profile's pace
+    probes = [[DecodedSequence(10, 20.0, {2: 5})], [DecodedSequence(10, 12.0, {10: 2})]]
     seconds = step_seconds(costs, plain, probes)
     # a step of 2 tokens takes 2 plain steps of 1.1 s, 1.0 s beyond its pass; one of 10 tokens 3, and 1.3 s
     assert seconds(np.array([2, 6, 10])) == pytest.approx([2.2, 1.6 + 1.15, 3.3])
