@@ -120,7 +120,7 @@ def best_options(profile: Profile, temperature: float) -> Iterator[tuple[Drafter
     request = PlanRequest(temperature=temperature)
     plan = requested_plan(profile, request)
     plans = [(DrafterSetting(name="model"), plan)] + [
-        (drafter.setting(), drafter_plan(drafter, trees, request, plan))
+        (drafter.setting, drafter_plan(drafter, trees, request, plan))
         for drafter in profile.drafters
         if (trees := drafter.trees_at(temperature))
     ]
@@ -142,9 +142,7 @@ def treeopt_options(
     sampling = profile.acceptance(temperature=temperature).sampling
     plain = Decoder(models.target, None, sampling=sampling, max_sequence_tokens=max_tokens)
     options = [Option("plain", "", partial(decode_steps, plain, new_tokens))]
-    loaded = {
-        drafter.label: load_drafter(drafter.base_setting, models, capacity=max_tokens) for drafter in profile.drafters
-    }
+    loaded = {drafter.label: load_drafter(drafter.setting, models, capacity=max_tokens) for drafter in profile.drafters}
     for setting, best in best_options(profile, temperature):
         decoder = build_decoder(
             models,

@@ -159,11 +159,7 @@ class DrafterMeasurement:
                     )
             measured.append(
                 MeasuredDrafter(
-                    name=drafter.name,
-                    source=drafter.setting.source,
-                    digest=drafter.setting.digest,
-                    layers=drafter.setting.layers,
-                    block_draft_tokens=drafter.setting.block_draft_tokens,
+                    setting=drafter.setting,
                     latencies=latencies.get(drafter.label, ()),
                     trees=trees,
                     decodes=decodes,

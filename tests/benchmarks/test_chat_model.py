@@ -17,8 +17,7 @@ def option(chat_model, *runs):
     """Return an option whose prompts were decoded as (tokens, seconds) of every repeat."""
     option = chat_model.Option("name", "setting", None)
     option.runs = [
-        [chat_model.TimedCall([0] * n, decode_s, {1: n}, decode_s + 100.0) for n, decode_s in prompt]
-        for prompt in runs
+        [chat_model.TimedCall([0] * n, decode_s, {1: n}, decode_s + 100.0) for n, decode_s in prompt] for prompt in runs
     ]
     return option
 

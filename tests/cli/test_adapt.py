@@ -104,7 +104,7 @@ def lookup_profile(greedy_profile: Path) -> Path:
     invented = latency(
         MACHINE, context_tokens=profile.latencies[0].context_tokens
     )  # measured ones depend on other load
-    drafters = (MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),)
+    drafters = (MeasuredDrafter(setting=drafter_setting("prompt-lookup"), decodes=(decodes,)),)
     replace(profile, latencies=(invented,), prefill=None, drafters=drafters).save(path)
     TreeFile(tree=chain(2), drafter=drafter_setting("prompt-lookup", ngram=4, length=2)).save("tree.json")
     return path

@@ -56,7 +56,9 @@ def test_layers_apply_to_eagle_heads_only(folder: Path, monkeypatch: pytest.Monk
 
 def test_layers_of_a_profile_reach_the_plan_and_the_tree_file(folder: Path):
     profile = invented()
-    profile = replace(profile, drafters=(replace(heads(profile, name="eagle"), layers=(9, 2, 6)),))
+    profile = replace(
+        profile, drafters=(replace(heads(profile, name="eagle"), setting=drafter_setting("eagle", layers=(9, 2, 6))),)
+    )
     assert drafter_rows(solved(folder, profile, "--drafter", "eagle"))[0].startswith("* eagle")
     assert load_file(folder / "tree.json").drafter == drafter_setting("eagle", layers=(9, 2, 6))
     model, eagle = solved_json(folder, profile)["drafters"]

@@ -99,7 +99,7 @@ def test_head_keeps_its_measured_layers(measured, monkeypatch):
 
     monkeypatch.setattr(module, "load_drafter", spy)
     plan_drafter("eagle", measured)
-    assert measured.profile.drafters[0].layers == (1, 0)
+    assert measured.profile.drafters[0].setting.layers == (1, 0)
     assert loaded[0].heads.requested_states.layer_ids == (1, 0)
 
 

@@ -27,6 +27,7 @@ from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import DecodedSequences, MeasuredDrafter, MeasuredSettings, ReplayedSequences
 from treeopt.records.sampling import Sampling
+from treeopt.trees.drafter_setting import drafter_setting
 
 MACHINE = seconds(lambda n: 1 + 0.1 * n, lambda w: 0.1 + 0.01 * w, 0.05, nodes=16)
 REQUEST = PlanRequest()
@@ -175,7 +176,7 @@ def counted(profile, names, rows, tokens=(80, 90, 30, 31), steps=(20, 20, 25, 25
 
 
 def with_lookup(profile, decodes, name="prompt-lookup"):
-    return replace(profile, drafters=(MeasuredDrafter(name=name, decodes=(decodes,)),))
+    return replace(profile, drafters=(MeasuredDrafter(setting=drafter_setting(name), decodes=(decodes,)),))
 
 
 NAMES = ("copy", "new", "copy", "new")

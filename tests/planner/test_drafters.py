@@ -78,7 +78,9 @@ def plain_s(profile):
 def heads(profile, table=OWN, trees=TREES, name="medusa", temperature=0.0, rest=rest_s):
     """Return heads that were timed under every condition of a profile, all of which cost the same without the pass."""
     latencies = tuple(drafting_at(item.context_tokens, item.batch_size, trees, rest=rest) for item in profile.latencies)
-    return MeasuredDrafter(name=name, latencies=latencies, trees=(trees_at(256, table, temperature),))
+    return MeasuredDrafter(
+        setting=drafter_setting(name), latencies=latencies, trees=(trees_at(256, table, temperature),)
+    )
 
 
 def drafting_at(context, batch=1, trees=TREES, rest=rest_s, slower=1.0):
@@ -112,7 +114,9 @@ def trees_at(context, table=OWN, temperature=0.0):
 
 def lookup(profile, rows, temperature=0.0, name="prompt-lookup", top_k=0):
     """Return a drafter with a row of settings: values, largest pass, tokens per step, seconds without the pass."""
-    return MeasuredDrafter(name=name, decodes=(decodes_at(256, plain_s(profile), rows, temperature, name, top_k),))
+    return MeasuredDrafter(
+        setting=drafter_setting(name), decodes=(decodes_at(256, plain_s(profile), rows, temperature, name, top_k),)
+    )
 
 
 def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_k=0):
@@ -145,7 +149,9 @@ def test_settings_take_tokens_and_passes_from_the_replay():
     replayed = ReplayedSequences(tokens=(30, 16, 20), pass_tokens=(1, 4), passes=((0, 10), (13, 3), (12, 2)))
     (setting,) = result.settings
     decodes = replace(result, settings=(replace(setting, replayed=replayed),))
-    profile = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
+    profile = replace(
+        profile, drafters=(MeasuredDrafter(setting=drafter_setting("prompt-lookup"), decodes=(decodes,)),)
+    )
     _, choice = options(profile, PlanRequest())
     step_s = (25 * verify_s(1, 256, 1) + 15 * verify_s(4, 256, 1)) / 40 + other_s
     assert choice.tokens_per_step.value == pytest.approx(66 / 40)
@@ -317,7 +323,9 @@ def test_settings_of_larger_passes_than_timed_where_decoded_are_left_out():
     profile = replace(profile, latencies=(first, replace(last, verify=few)))
     for most, expected in ((few.tokens[-1], ["model", "prompt-lookup"]), (few.tokens[-1] + 1, ["model"])):
         decodes = decodes_at(4096, plain_s(profile), [({"length": int(most) - 1, "ngram": 2}, int(most), 2.0, 1e-4)])
-        measured = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
+        measured = replace(
+            profile, drafters=(MeasuredDrafter(setting=drafter_setting("prompt-lookup"), decodes=(decodes,)),)
+        )
         assert [item.drafter.name for item in options(measured, PlanRequest(context_tokens=256))] == expected
 
 
@@ -326,7 +334,9 @@ def test_step_times_below_0_raise():
     profile = invented(conditions=[(256, 1), (4096, 1)])
     plain = requested_plan(profile, PlanRequest(context_tokens=4096)).plain.step_s.value
     decodes = decodes_at(4096, plain, [({"length": 3, "ngram": 2}, 4, 2.0, 1e-5 - verify_s(4, 4096, 1))])
-    profile = replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
+    profile = replace(
+        profile, drafters=(MeasuredDrafter(setting=drafter_setting("prompt-lookup"), decodes=(decodes,)),)
+    )
     with pytest.raises(InfeasibleError, match="extrapolated to 0 seconds or fewer"):
         options(profile, PlanRequest(context_tokens=256))
 
@@ -430,8 +440,10 @@ def by_context():
         profile,
         drafters=(
             # the order in the file is no matter
-            MeasuredDrafter(name="medusa", latencies=tuple(latencies[::-1]), trees=tuple(reversed(trees))),
-            MeasuredDrafter(name="prompt-lookup", decodes=tuple(decodes)),
+            MeasuredDrafter(
+                setting=drafter_setting("medusa"), latencies=tuple(latencies[::-1]), trees=tuple(reversed(trees))
+            ),
+            MeasuredDrafter(setting=drafter_setting("prompt-lookup"), decodes=tuple(decodes)),
         ),
     )
 

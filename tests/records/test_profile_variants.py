@@ -22,6 +22,7 @@ from treeopt.records.measured_acceptance import select_categories
 from treeopt.records.measured_drafter import ReplayedSequences
 from treeopt.records.profile import Profile
 from treeopt.trees import chain, k_ary
+from treeopt.trees.drafter_setting import drafter_setting
 
 ENGINE, DRAFTERS, CONTEXTS = (
     read_content(DATA / f"profile-{name}.yaml") for name in ("engine", "drafters", "contexts")
@@ -145,7 +146,7 @@ class TestEngine:
 class TestDrafterFiles:
     def test_file_content(self, load):
         medusa, lookup = load(DRAFTERS).drafters
-        assert (medusa.name, medusa.source, medusa.digest) == ("medusa", "heads/medusa", "0123456789abcdef")
+        assert medusa.setting == drafter_setting("medusa", source="heads/medusa", digest="0123456789abcdef")
         (trees,) = medusa.trees_at(0.0)
         (drafting,) = medusa.latencies
         assert [timed.tree.nodes for timed in drafting.steps] == [2, 4]
@@ -154,7 +155,7 @@ class TestDrafterFiles:
         assert medusa.trees_at(0.6) == ()
         (sampled,) = lookup.decodes_at(0.6)
         assert (sampled.sampling.top_p, sampled.sampling.top_k) == (0.9, 50)
-        assert lookup.setting(sampled.settings[0].values).description == "prompt-lookup: length 2, ngram 2"
+        assert lookup.setting_with(sampled.settings[0].values).description == "prompt-lookup: length 2, ngram 2"
         tokens_per_step = sampled.settings[0].decoded.tokens_per_step
         assert tokens_per_step == sampled.settings[0].sequences.tokens_per_step == pytest.approx(26 / 17)
         replayed = lookup.decodes_at(0.0)[0].settings[0]
@@ -163,10 +164,10 @@ class TestDrafterFiles:
         )
 
     def test_layers_of_an_eagle_head_are_kept(self, load, tmp_path):
-        assert load(DRAFTERS).drafters[0].setting().layers == ()
+        assert load(DRAFTERS).drafters[0].setting.layers == ()
         load(changed(DRAFTERS, ("drafters[0]", as_eagle(layers=[9, 2, 6])))).save(tmp_path / "again.yaml")
         assert read_content(tmp_path / "again.yaml")["drafters"][0]["layers"] == [9, 2, 6]
-        assert Profile.load(tmp_path / "again.yaml").drafters[0].setting().layers == (9, 2, 6)
+        assert Profile.load(tmp_path / "again.yaml").drafters[0].setting.layers == (9, 2, 6)
 
     def test_block_sizes_are_kept_and_tell_drafters_apart(self, load, tmp_path):
         blocks = [as_block(DRAFTERS["drafters"][0], size) for size in (3, 7)]
@@ -174,7 +175,7 @@ class TestDrafterFiles:
         VALIDATOR.validate(content)
         load(content).save(tmp_path / "again.yaml")
         drafters = Profile.load(tmp_path / "again.yaml").drafters
-        assert [drafter.setting().block_draft_tokens for drafter in drafters] == [3, 7]
+        assert [drafter.setting.block_draft_tokens for drafter in drafters] == [3, 7]
         check_wrong(
             load,
             content,
@@ -206,6 +207,7 @@ class TestDrafterFiles:
                 ("drafters[0].name", "oracle", r"drafters\[0\].name: expected a drafter"),
                 ("drafters[0].name", "model", r"drafters\[0\].name: expected another drafter"),
                 ("drafters[1].source", "x", r"drafters\[1\].source: expected none"),
+                ("drafters[1].values", {"length": 2, "ngram": 2}, r"drafters\[1\].values: expected none"),
                 ("drafters[1].name", "redrafter", r"drafters\[1\].values: expected the numbers"),
                 ("drafters[0].trees", ..., r"drafters\[0\].trees: expected trees of medusa"),
                 (

@@ -52,7 +52,7 @@ def with_lookups(profile, settings, outputs, machine, *, max_nodes, steps=60, ov
         plain=decode_all(None),
         settings=tuple(measured),
     )
-    return replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),))
+    return replace(profile, drafters=(MeasuredDrafter(setting=drafter_setting("prompt-lookup"), decodes=(decodes,)),))
 
 
 SETTINGS = tuple(PromptLookupSetting(*values) for values in ((2, 2), (2, 8), (4, 4), (4, 8)))

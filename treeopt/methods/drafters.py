@@ -27,7 +27,7 @@ def plan_drafter(name: str, inputs: Inputs) -> Method:
     Raises TreeoptError if the pair has no such heads, InfeasibleError if no setting is within the timed passes.
     """
     measured = next((drafter for drafter in inputs.profile.drafters if drafter.name == name), None)
-    setting = DrafterSetting(name=name) if measured is None else measured.base_setting
+    setting = DrafterSetting(name=name) if measured is None else measured.setting
     loaded = load_drafter(setting, inputs.pair)
     temperature = inputs.sampling.temperature
     if measured is None or not (measured.trees_at(temperature) or measured.decodes_at(temperature)):

@@ -78,7 +78,7 @@ def tree_models(
 
     def model_at_point(point: OperatingPoint) -> StepModel:
         drafting = drafter.replace_draft_times(point)
-        return model_at(drafting, tokens.at(point.context_tokens), drafter=drafter.setting())
+        return model_at(drafting, tokens.at(point.context_tokens), drafter=drafter.setting)
 
     return model_at_point
 
@@ -119,7 +119,7 @@ def predict_settings(
     speedups, drawn_speedups = tokens / step_s * observed.plain_s, drawn_tokens / drawn_s * drawn.plain_s[:, None]
     options = []
     for index, item in enumerate(fitting):
-        setting = drafter.setting(item.values)
+        setting = drafter.setting_with(item.values)
         prediction = Prediction(
             tokens_per_step=estimate(float(tokens[index]), drawn_tokens[:, index]),
             step_s=estimate(float(step_s[index]), drawn_s[:, index]),

@@ -29,7 +29,6 @@ from treeopt.records.step_latency import (
     find_duplicate,
 )
 from treeopt.trees.drafter_setting import (
-    LAYERS,
     STATIC_TREE_DRAFTERS,
     VALUES,
     DrafterSetting,
@@ -273,15 +272,8 @@ class MeasuredDrafter(ShortRepr):
     measurements, duplicate temperatures at one context length, and settings or sampling that differ between contexts.
     """
 
-    name: str
-    """As in `DRAFTERS`."""
-    source: str | None = None
-    """Folder of its heads; None for bundled heads or a drafter without heads."""
-    digest: str | None = None
-    """Digest of the heads' files."""
-    layers: tuple[int, ...] = field(default=(), metadata=LAYERS)
-    block_draft_tokens: int | None = field(default=None, metadata=in_file(least=1))
-    """Layers and block as in `DrafterSetting`."""
+    setting: DrafterSetting = field(metadata=in_file(inline=True))
+    """The drafter with the digest and the blocks of its heads, without values."""
     latencies: tuple[DrafterLatency, ...] = field(default=(), metadata=in_file("latency"))
     """For static trees: one for every latency of the profile."""
     trees: tuple[MeasuredTrees, ...] = ()
@@ -289,25 +281,17 @@ class MeasuredDrafter(ShortRepr):
     decodes: tuple[MeasuredSettings, ...] = ()
     """For dynamic trees: one for every temperature and context length."""
 
-    def setting(self, values: tuple[SettingValue, ...] = ()) -> DrafterSetting:
-        """Return the drafter's setting in plans and tree files; raises InvalidValueError for invalid values."""
-        return checked_setting(replace(self.base_setting, values=values))
-
     @property
-    def base_setting(self) -> DrafterSetting:
-        """The drafter with its heads, without values."""
-        return DrafterSetting(
-            name=self.name,
-            source=self.source,
-            digest=self.digest,
-            layers=self.layers,
-            block_draft_tokens=self.block_draft_tokens,
-        )
+    def name(self) -> str:
+        return self.setting.name
 
     @property
     def label(self) -> str:
-        """As that of `DrafterSetting`."""
-        return self.base_setting.label
+        return self.setting.label
+
+    def setting_with(self, values: tuple[SettingValue, ...]) -> DrafterSetting:
+        """Return the drafter's setting in plans and tree files; raises InvalidValueError for invalid values."""
+        return checked_setting(replace(self.setting, values=values))
 
     def trees_at(self, temperature: float) -> tuple[MeasuredTrees, ...]:
         """Return the measurements of static trees at a temperature, by increasing context length."""
@@ -339,7 +323,8 @@ class MeasuredDrafter(ShortRepr):
                 "expected another drafter than the draft model, whose measurements are in the profile itself.",
                 field="name",
             )
-        DrafterSetting(name=self.name)  # raises for an unknown drafter
+        if self.setting.values:
+            raise InvalidValueError("expected none, since each of decodes has its own: remove them.", field="values")
         if bool(self.trees) == bool(self.decodes) or bool(self.trees) != (self.name in STATIC_TREE_DRAFTERS):
             expected = "trees" if self.name in STATIC_TREE_DRAFTERS else "decodes"
             raise InvalidValueError(f"expected {expected} of {self.name}, and nothing else.", field=expected)
@@ -349,7 +334,7 @@ class MeasuredDrafter(ShortRepr):
         if len({latency.per_block for latency in self.latencies}) > 1:
             raise InvalidValueError("per_block: expected the same under every condition.", field="latency")
         for values in [setting.values for decodes in self.decodes for setting in decodes.settings] or [()]:
-            self.setting(values)
+            self.setting_with(values)
         _check_contexts(self.trees, "trees")
         _check_contexts(self.decodes, "decodes")
         for decodes in self.decodes:

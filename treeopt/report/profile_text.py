@@ -147,7 +147,7 @@ def _drafter(drafter: MeasuredDrafter) -> list[str]:
     for decodes in drafter.decodes:
         rows = [
             (
-                f"  {drafter.setting(setting.values).parameters_text}",
+                f"  {drafter.setting_with(setting.values).parameters_text}",
                 f"{setting.sequences.tokens_per_step:.2f}",
                 str(setting.sequences.count),
                 f"{setting.decoded.step_s / decodes.plain.step_s:.2f}",
