@@ -318,7 +318,6 @@ class Measurement:
     def _measure_drafters(self, profile: Profile, positions: int, deadline: Deadline = NO_DEADLINE) -> Profile:
         measurement = DrafterMeasurement(
             sources=self._prompt_sources(positions),
-            prompt_count=len(self._prompts),
             tokens=self._tokens,
             settings=self._settings,
             positions=positions,

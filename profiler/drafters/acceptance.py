@@ -77,7 +77,6 @@ def count_sequences(
 def measure_trees(
     drafter: LoadedDrafter,
     sequences: PlainSequences,
-    prompt_count: int,
     settings: Settings,
     recorder: Recorder,
     deadline: Deadline = NO_DEADLINE,
@@ -85,10 +84,11 @@ def measure_trees(
 ) -> MeasuredTrees:
     """Return the acceptance along sequences of plain decoding.
 
+    Prompts whose sequences end before the context length count as sequences without positions.
+
     Args:
         drafter: heads that fill static trees.
         sequences: of plain decoding.
-        prompt_count: of all prompts; those that end before the context length count as sequences without positions.
         settings: children per node, and the levels of an EAGLE head; other heads have their own number.
         recorder: stores the counts of every sequence.
         deadline: see `count_sequences`.
@@ -104,7 +104,7 @@ def measure_trees(
         return count_roots(drafter, sequences, number, settings.branching, settings.depth).numbers
 
     numbers = [
-        number for number in range(prompt_count) if number in sequences.tokens or number not in sequences.prompts
+        number for number in range(len(point.source)) if number in sequences.tokens or number not in sequences.prompts
     ]
     kind = f"acceptance {drafter.label} {point.name}"
     rows = count_sequences(count_row, numbers, kind, recorder, deadline)

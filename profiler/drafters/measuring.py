@@ -43,7 +43,6 @@ class DrafterMeasurement:
 
     sources: Sequence[PromptSource]
     """The whole prompts, or one source for each context length."""
-    prompt_count: int
     tokens: Sequence[int]
     """Token ids that the contexts of timed steps are made of."""
     settings: Settings
@@ -72,7 +71,8 @@ class DrafterMeasurement:
             is_certain: whether a profile makes the choice among them certain.  It is called after a few prompts, and again
                 after twice as many, until the choice is certain or the time is over.  By default all prompts are decoded.
         """
-        prompts = self.prompt_count if is_certain is None else min(FIRST_PROMPTS, self.prompt_count)
+        all_prompts = len(self.sources[0])
+        prompts = all_prompts if is_certain is None else min(FIRST_PROMPTS, all_prompts)
         counted = [drafter for drafter in drafters if drafter.name in COUNTED_ALONG_SEQUENCES]
         generated = self._generate(counted[0].target, profile) if counted else {}
         latencies = self._time_drafters(drafters, profile)
@@ -80,9 +80,9 @@ class DrafterMeasurement:
         while True:
             measured = self._measure_on_prompts(prompts, drafters, profile, generated, latencies, selected)
             result = replace(profile, drafters=measured)
-            if prompts == self.prompt_count or self.deadline.over() or (is_certain is not None and is_certain(result)):
+            if prompts == all_prompts or self.deadline.over() or (is_certain is not None and is_certain(result)):
                 return result
-            prompts = min(2 * prompts, self.prompt_count)
+            prompts = min(2 * prompts, all_prompts)
 
     @property
     def _points(self) -> list[DecodingPoint]:
@@ -174,9 +174,7 @@ class DrafterMeasurement:
         measured = []
         for sequences, part in deadline.split(list(generated.values())):
             _extend_bar(bar, len(sequences.tokens))
-            measured.append(
-                measure_trees(drafter, sequences, self.prompt_count, self.settings, recorder, part, self.categories)
-            )
+            measured.append(measure_trees(drafter, sequences, self.settings, recorder, part, self.categories))
         return tuple(measured)
 
     def _settings_measurement(

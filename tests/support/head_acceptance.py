@@ -42,7 +42,7 @@ def head_acceptance(target, heads, prompts, *, sampling, positions, branching=16
     sequences = plain_sequences(target, prompts, -(-positions // len(prompts)), sampling)
     settings = Settings(branching=branching, depth=depth)
     recorder = Recorder(MonotonicClock(), Checkpoint(None, ""))
-    return measure_trees(loaded(target, heads), sequences, len(prompts), settings, recorder).acceptance
+    return measure_trees(loaded(target, heads), sequences, settings, recorder).acceptance
 
 
 def decoded_rate(target, drafter, prompts, positions):

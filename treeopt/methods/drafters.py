@@ -48,7 +48,6 @@ def _measure(loaded: LoadedDrafter, inputs: Inputs) -> MeasuredDrafter:
     positions = max(1, min(inputs.positions, max_positions))
     measurement = DrafterMeasurement(
         sources=(WholePrompts(inputs.prompts),),
-        prompt_count=len(inputs.prompts),
         tokens=[token for prompt in inputs.prompts for token in prompt],
         settings=Settings(
             samplings=(inputs.sampling,),

@@ -115,7 +115,7 @@ def test_sequences_that_end_before_a_context_are_left_out(target, prompts, loade
     checkpoint, settings = Checkpoint(None, ""), Settings(branching=3, depth=3)
     generated = generate_sequences(target, points[1], points[1].prompt_set(20), checkpoint)
     recorder = Recorder(FakeClock(), checkpoint)
-    measured = measure_trees(loaded("medusa"), generated, 6, settings, recorder)
+    measured = measure_trees(loaded("medusa"), generated, settings, recorder)
     assert measured.acceptance.prompts == 4
     assert measured.acceptance.sequences.reached[:2].sum() == 0
     assert list(map(len, measured.root_ranks.ranks)) == [0, 0, 20, 20, 20, 20]

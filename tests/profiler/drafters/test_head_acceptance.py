@@ -133,7 +133,7 @@ def test_counts_are_restored_from_the_checkpoint(drafters, target, prompts, tmp_
     def measure(*, resume):
         checkpoint = Checkpoint(tmp_path / "checkpoint", "h", resume=resume)
         recorder = Recorder(FakeClock(), checkpoint, lambda: ticks.append(1))
-        return measure_trees(drafters["eagle"], sequences, 3, settings, recorder)
+        return measure_trees(drafters["eagle"], sequences, settings, recorder)
 
     first = measure(resume=False)
     monkeypatch.setattr(acceptance_module, "build_head_sequence", None)
