@@ -159,7 +159,7 @@ def reference_passes(
 
     def open_passes() -> dict[str, Passes]:
         opened = {PLAIN: passes.open_plain_steps(), VERIFY: passes.open_verification()}
-        return opened if draft is None else opened | {DRAFT: Passes(passes.open_drafting(draft))}
+        return opened if draft is None else opened | {DRAFT: passes.open_drafting()}
 
     return ReferencePasses(counts, seconds, open_passes, clock or clock_for(target.device))
 

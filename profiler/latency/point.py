@@ -59,8 +59,8 @@ class PointPasses:
         """Return the target's passes, each after some passes of the draft model, if any."""
         target, draft_works = self._passes(self.target), list[Work]()
         if self.draft_model is not None:
-            make_draft = self.open_drafting(self.draft_model)
-            draft_works = [make_draft(width) for width in WIDTHS_BEFORE if width <= self.settings.max_tokens]
+            drafting = self.open_drafting()
+            draft_works = [drafting.make_work(width) for width in WIDTHS_BEFORE if width <= self.settings.max_tokens]
 
         def draft_levels(_: int) -> None:
             for work in draft_works:
@@ -68,13 +68,14 @@ class PointPasses:
 
         return Passes(partial(target.verify, sampling=self.point.sampling), between=draft_levels)
 
-    def open_drafting(self, model: LanguageModel) -> Callable[[int], Work]:
-        """Return a function from the width of a level to the work of drafting it."""
+    def open_drafting(self) -> Passes:
+        """Return the passes of the draft model that draft a level, by its width."""
+        assert self.draft_model is not None
         settings, sampling = self.settings, self.point.sampling
         rule = get_rule(settings.rules[0], lossy=True)
         draft_sampling = resolve_draft_sampling(sampling, settings.own_draft_sampling(sampling))
-        passes = self._passes(model)
-        return cache(lambda width: passes.draft(width, draft_sampling, rule))
+        passes = self._passes(self.draft_model)
+        return Passes(cache(lambda width: passes.draft(width, draft_sampling, rule)))
 
     def open_plain_steps(self) -> Passes:
         """Return whole steps of plain decoding, which stand for the verification of one token."""
@@ -135,7 +136,7 @@ class PointTimer:
         self._draft: LatencyCurve | None = None
         self._steps: StepTimer | None = None
         if draft is not None:
-            self._draft = self._curve("draft", lambda: Passes(passes.open_drafting(draft)))
+            self._draft = self._curve("draft", passes.open_drafting)
             self._steps = self._step_timer(draft, passes.open_plain_steps)
             self._timers |= {"draft": self._draft, "overhead": self._steps}
         self._open_part: str | None = None
