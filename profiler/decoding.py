@@ -21,8 +21,6 @@ class Decoding:
     """None for the target's temperature and all tokens."""
     lossy: bool = False
     """Whether rules are allowed that change the output distribution."""
-    cuda_graphs: bool | None = None
-    """Whether passes are captured; None captures them on a CUDA device."""
 
     @classmethod
     def as_measured(cls, acceptance: MeasuredAcceptance, *, lossy: bool = False) -> "Decoding":
@@ -64,6 +62,5 @@ class Decoding:
             lossy=self.lossy,
             seed=seed,
             max_sequence_tokens=max_tokens,
-            cuda_graphs=self.cuda_graphs,
             on_step=on_step,
         )

@@ -14,7 +14,7 @@ import torch
 
 from treeopt.arrays import Float64
 from treeopt.profiler.decoding import Decoding
-from treeopt.runtime import Decoder, Verifier
+from treeopt.runtime import Verifier
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.models.finite import all_finite, not_finite_error
 from treeopt.runtime.models.model import LanguageModel, max_sequence_tokens
@@ -66,23 +66,11 @@ def count_reach(
 ) -> Float64:
     """Decode `positions` tokens with a tree under `traversal`, fewer if the sequence ends, and sum the reach of its nodes.
 
-    The rule of `decoding` is ignored.
-
     Returns float64 (2, n): under `traversal` and under `sequoia`, from the same drafts.
     Raises TreeoptError naming a model whose logits are not finite.
     """
-    sampling, draft_sampling = decoding.sampling, decoding.draft_sampling
-    model_tokens = max_sequence_tokens(target, draft)
-    decoder = Decoder(
-        target,
-        draft,
-        tree,
-        rule="traversal",
-        sampling=sampling,
-        draft_sampling=draft_sampling,
-        seed=seed,
-        max_sequence_tokens=min(model_tokens, len(prompt) + positions),
-    )
+    max_tokens = min(max_sequence_tokens(target, draft), len(prompt) + positions)
+    decoder = decoding.decoder(target, draft, tree, max_tokens, seed=seed)
     verifiers = [Verifier(get_rule(rule), target.config.vocabulary, target.device) for rule in ("traversal", "sequoia")]
     generator = torch.Generator(target.device).manual_seed(seed + 1)
     reach = np.zeros((2, tree.nodes))
@@ -92,7 +80,7 @@ def count_reach(
         if proposal.scores is not None and not all_finite(proposal.scores.values.tolist()):
             raise not_finite_error(draft.name, "draft model")
         output = decoder.verify(proposal)
-        target_probs = distribution(output.logits, sampling)
+        target_probs = distribution(output.logits, decoding.sampling)
         for verifier, row in zip(verifiers, reach, strict=True):
             verifier.test([tree], proposal.tokens, proposal.probs, target_probs)
             row += verifier.reach()

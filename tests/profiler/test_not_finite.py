@@ -64,7 +64,7 @@ def test_acceptance_is_refused_at_the_first_broken_position(target, draft, sampl
 def test_reach_of_trees_and_draft_records_are_refused(broken_pair, prompts):
     *pair, message = broken_pair
     with pytest.raises(TreeoptError, match=message):
-        count_reach(*pair, chain(2), [1, 2], 20, Decoding(sampling=WARM), seed=0)
+        count_reach(*pair, chain(2), [1, 2], 20, Decoding(rule="traversal", sampling=WARM), seed=0)
     settings = replace(SETTINGS, record=RecordSize(top_k=2, depth=3))
     recording = Recording(*pair, prompts, settings, files=RecordFiles(None))
     with pytest.raises(TreeoptError, match=message):

@@ -42,7 +42,7 @@ def make_pair(make_markov):
 
 
 def count(models, tree, prompt, positions, *, sampling=WARM, draft_sampling=None, seed=0):
-    decoding = Decoding(sampling=sampling, draft_sampling=draft_sampling)
+    decoding = Decoding(rule="traversal", sampling=sampling, draft_sampling=draft_sampling)
     return count_reach(*models, tree, prompt, positions, decoding, seed=seed)
 
 
