@@ -47,11 +47,9 @@ class LatencyGrid:
         self._load = load
 
     @property
-    def calls(self) -> int | None:
-        """The number of timed calls; None under a time budget."""
+    def calls(self) -> int:
+        """The number of timed calls of `measure`."""
         settings, points = self._settings, self.points()
-        if settings.time_budget_s is not None:
-            return None
         passes = (1 if self._draft is None else 2) * min(
             settings.max_tokens, len(first_points(settings.max_tokens)) + EXTRA_POINTS
         )

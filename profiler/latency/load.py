@@ -59,13 +59,12 @@ class CpuTimes:
 class CpuLoadReader:
     """Reads the load from the system's processor times; time stolen by a hypervisor counts as load."""
 
-    def __init__(self, min_window_s: float = LOAD_WINDOW_S) -> None:
-        self._min_window_s = min_window_s
+    def __init__(self) -> None:
         self._before = read_cpu_times()
 
     def read(self) -> Load | None:
         """Return the load since the last one; None if that is too recent or the load is unknown."""
-        if time.monotonic() - self._before.now_s < self._min_window_s:
+        if time.monotonic() - self._before.now_s < LOAD_WINDOW_S:
             return None
         before, self._before = self._before, read_cpu_times()
         return load_between(before, self._before)

@@ -146,7 +146,7 @@ class PointTimer:
         """What can be refined: `verify`, and with a draft model `draft` and `overhead`."""
         return tuple(self._timers)
 
-    def measure(self) -> StepLatency:
+    def measure(self) -> None:
         """Time as many rounds as the settings have, those in the checkpoint included."""
         rounds, timers = self._settings.rounds, list(self._timers.values())
         for timer in timers:
@@ -160,7 +160,6 @@ class PointTimer:
                 timer.sample(block)
                 timer.close()
         self._repeat_disturbed(timers, rounds)
-        return self.latency()
 
     def coarse(self, spending: Spending, deadline: Deadline) -> None:
         """Time enough of each part for a first plan.
