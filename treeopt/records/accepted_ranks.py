@@ -6,7 +6,7 @@ A replay has two effects that an acceptance table averages out: a step starts wh
 where acceptance is lower; and acceptance is correlated along a path.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,7 +32,33 @@ class ReplayResult(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AcceptedRanks(ArrayRecord):
+class ReplayedRanks(ArrayRecord):
+    """Ranks of J sequences, along which any static tree can be replayed."""
+
+    ranks: tuple[Int64, ...]
+    _replays: dict[bytes, ReplayResult] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __init__(self, ranks: Sequence[Int64]) -> None:
+        for sequence in ranks:
+            sequence.flags.writeable = False
+        object.__setattr__(self, "ranks", tuple(ranks))
+        object.__setattr__(self, "_replays", {})
+
+    def step_tokens(self, tree: TokenTree) -> tuple[Int64, ...]:
+        """Return (positions,) for every sequence: the tokens that a step from each position commits."""
+        raise NotImplementedError
+
+    def replay(self, tree: TokenTree) -> ReplayResult:
+        """Replay the tree from each sequence's start, up to the last step that the sequence's end cannot truncate."""
+        key = tree.parents.tobytes()
+        if key not in self._replays:
+            totals = [_walk_steps(tokens.tolist(), tree.max_depth) for tokens in self.step_tokens(tree)]
+            self._replays[key] = ReplayResult(*np.array(totals, np.int64).T)
+        return self._replays[key]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AcceptedRanks(ReplayedRanks):
     """The rank that the rule accepted at every position of J sequences, or `REJECTED`.
 
     Whether a child is accepted does not depend on later siblings, so ranks measured with many children also predict fewer.
@@ -40,27 +66,13 @@ class AcceptedRanks(ArrayRecord):
     Raises InvalidValueError without sequences, and for ranks below `REJECTED`.
     """
 
-    ranks: tuple[Int64, ...]
-    _replays: dict[bytes, ReplayResult] = field(default_factory=dict, init=False, repr=False, compare=False)
-
     def __init__(self, ranks: Sequence[Sequence[int] | Int64]) -> None:
         arrays = tuple(to_int_array("ranks", row) for row in check_list("ranks", ranks))
         if not arrays or any(row.ndim != 1 or row.min(initial=REJECTED) < REJECTED for row in arrays):
             raise InvalidValueError(f"ranks: expected a list of ranks of at least {REJECTED} for every sequence.")
-        for row in arrays:
-            row.flags.writeable = False
-        object.__setattr__(self, "ranks", arrays)
-        object.__setattr__(self, "_replays", {})
-
-    def replay(self, tree: TokenTree) -> ReplayResult:
-        """Replay the tree from each sequence's start, up to the last step that the sequence's end cannot truncate."""
-        key = tree.parents.tobytes()
-        if key not in self._replays:
-            self._replays[key] = _walk_steps(self.step_tokens(tree), tree.max_depth)
-        return self._replays[key]
+        ReplayedRanks.__init__(self, arrays)
 
     def step_tokens(self, tree: TokenTree) -> tuple[Int64, ...]:
-        """Return (positions,) for every sequence: the tokens that a step from each position commits."""
         packed = np.concatenate([part for ranks in self.ranks for part in (ranks, [REJECTED])])  # where paths end
         tokens = _count_step_tokens(tree, packed)
         starts = np.cumsum([0] + [1 + len(ranks) for ranks in self.ranks])
@@ -92,12 +104,14 @@ Ranks = Sequence[Sequence[Sequence[int]]] | Sequence[Int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RootRanks(ArrayRecord):
+class RootRanks(ReplayedRanks):
     """The rank of the sequence's next token at each depth below every position of J sequences.
 
     For drafters whose children depend on the root: a head predicts the third token after the root from the root alone, so
     a position has other children in every step that reaches it. Along these ranks any static tree can be replayed. With
     tokens as drafted, not sampled, the replay is exact.
+
+    `ranks` are int64 (roots, D) of each sequence, padded with `REJECTED`; D is the longest row of all sequences.
 
     Args:
         ranks: for each sequence one row per root, which ends at the first `REJECTED`. A rank counts among the children
@@ -106,33 +120,20 @@ class RootRanks(ArrayRecord):
     Raises InvalidValueError without sequences and for ranks below `REJECTED`.
     """
 
-    ranks: tuple[Int64, ...]
-    """int64 (roots, D) of each sequence, padded with `REJECTED`; D is the longest row of all sequences."""
-    _replays: dict[bytes, ReplayResult] = field(default_factory=dict, init=False, repr=False, compare=False)
-
     def __init__(self, ranks: Ranks) -> None:
         sequences = [[[int(rank) for rank in row] for row in sequence] for sequence in ranks]
         if not sequences or any(rank < REJECTED for sequence in sequences for row in sequence for rank in row):
             raise InvalidValueError("ranks: expected rows of ranks of at least 0 for every sequence.")
         trimmed = [[_trim(row) for row in sequence] for sequence in sequences]
         depths = max((len(row) for sequence in trimmed for row in sequence), default=0)
-        object.__setattr__(self, "ranks", tuple(_pad(sequence, depths) for sequence in trimmed))
-        object.__setattr__(self, "_replays", {})
+        ReplayedRanks.__init__(self, [_pad(sequence, depths) for sequence in trimmed])
 
     @property
     def rows(self) -> list[list[list[int]]]:
         """The ranks of every sequence and root before the first `REJECTED`, as in files."""
         return [[_trim(row) for row in sequence.tolist()] for sequence in self.ranks]
 
-    def replay(self, tree: TokenTree) -> ReplayResult:
-        """Replay the tree from each sequence's start, up to the last step that the sequence's end cannot truncate."""
-        key = tree.parents.tobytes()
-        if key not in self._replays:
-            self._replays[key] = _walk_steps(self.step_tokens(tree), tree.max_depth)
-        return self._replays[key]
-
     def step_tokens(self, tree: TokenTree) -> tuple[Int64, ...]:
-        """Return (roots,) for every sequence: the tokens that a step from each root commits."""
         return tuple(_count_step_tokens(tree, ranks) for ranks in self.ranks)
 
     def table(self, depths: int, branching: int, *, parent_ranks: int = 1) -> AcceptanceTable:
@@ -193,24 +194,19 @@ def _count_step_tokens(tree: TokenTree, ranks: Int64) -> Int64:
     return tokens
 
 
-def _walk_steps(step_tokens: Iterable[Int64], max_depth: int) -> ReplayResult:
-    """Walk each sequence step by step until fewer than `max_depth` positions are left."""
-    totals = []
-    for sequence in step_tokens:
-        lengths: list[int] = sequence.tolist()
-        position = steps = 0
-        while position < len(lengths) - max_depth:
-            position += lengths[position]
-            steps += 1
-        totals.append((position, steps))
-    return ReplayResult(*np.array(totals, np.int64).T)
+def _walk_steps(step_tokens: Sequence[int], max_depth: int) -> tuple[int, int]:
+    """Return the tokens and steps of one sequence, up to where fewer than `max_depth` positions are left."""
+    position = steps = 0
+    while position < len(step_tokens) - max_depth:
+        position += step_tokens[position]
+        steps += 1
+    return position, steps
 
 
 def _pad(rows: list[list[int]], depths: int) -> Int64:
     array = np.full((len(rows), depths), REJECTED, np.int64)
     for root, row in enumerate(rows):
         array[root, : len(row)] = row
-    array.flags.writeable = False
     return array
 
 
