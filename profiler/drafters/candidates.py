@@ -127,15 +127,18 @@ def add_category_settings(
     """
     settings = list(selected)
     for category in sorted({name for sequences in replayed.values() for name in sequences.categories if name}):
-        rates = {setting: _tokens_per_s(sequences, category, step_s) for setting, sequences in replayed.items()}
+        rates = {setting: tokens_per_s(sequences, step_s, category) for setting, sequences in replayed.items()}
         fastest = max(rates, key=lambda setting: rates[setting])
         if rates[fastest] > WORTHWHILE * max((rates.get(setting, 0.0) for setting in settings), default=0.0):
             settings.append(fastest)
     return settings
 
 
-def _tokens_per_s(sequences: ReplayedSequences, category: str, step_s: PassSeconds) -> float:
-    indices = [index for index, name in enumerate(sequences.categories) if name == category]
+def tokens_per_s(sequences: ReplayedSequences, step_s: PassSeconds, category: str | None = None) -> float:
+    """Return the tokens per second in a category of prompts, by default in all; 0 without a sequence."""
+    indices: Sequence[int] = range(sequences.count)
+    if category is not None:
+        indices = [index for index, name in enumerate(sequences.categories) if name == category]
     if not indices:
         return 0.0
     passes = np.array(sequences.passes)[indices].sum(axis=0)

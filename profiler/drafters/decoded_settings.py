@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from treeopt.planner import StepModel, step_model
 from treeopt.profiler.acceptance.contexts import DecodingPoint, PromptSet
 from treeopt.profiler.acceptance.draft_record import RecordFiles, Recording
@@ -20,6 +18,7 @@ from treeopt.profiler.drafters.candidates import (
     add_category_settings,
     find_candidates,
     select_settings,
+    tokens_per_s,
 )
 from treeopt.profiler.drafters.decodes import DecodedSequence, decode_prompts, join_sequences
 from treeopt.profiler.drafters.plain_sequences import PlainSequences, limit_positions
@@ -119,7 +118,7 @@ class SettingsMeasurement:
             return Candidates(point, settings, replays)
         if replays:
             step_s = self._step_seconds(settings, point, deadline)
-            by_rate = sorted(replays, key=lambda setting: -_tokens_per_s(replays[setting], step_s))
+            by_rate = sorted(replays, key=lambda setting: -tokens_per_s(replays[setting], step_s))
             return Candidates(point, by_rate, replays, step_s)
         if self.drafter.name == DDTREE:  # it has a setting for every budget
             return Candidates(point, [settings[0], settings[-1]], replays)
@@ -232,7 +231,3 @@ class SettingsMeasurement:
         settings = Settings(samplings=(sampling,), positions=prompt_set.positions * len(prompts), record=RECORD)
         recording = Recording(self.drafter.target, draft, prompts, settings, files=RecordFiles(None))
         return recording.record(show_progress=False)
-
-
-def _tokens_per_s(replayed: ReplayedSequences, step_s: PassSeconds) -> float:
-    return sum(replayed.tokens) / float(step_s(np.array(replayed.pass_tokens)) @ np.array(replayed.total_passes))
