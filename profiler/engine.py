@@ -50,9 +50,9 @@ class ProbeSettings:
     """Name of the prompts, see `treeopt.texts.prompts.prompts_name`."""
     chat_template: str | None = None
     """Model folder whose chat template the prompts are in."""
-    rounds: int = 3
+    rounds: int
     """How often every prompt is decoded with every length."""
-    max_new_tokens: int = 96
+    max_new_tokens: int
     temperature: float = 0.0
     together: bool = False
     """Whether engines with all lengths run at the same time, even if each loads the models again."""

@@ -50,7 +50,7 @@ class ProfileRefiner:
         make_profile: Callable[[], Profile],
         plan: PlanCertainty,
         samplings: Sequence[Sampling],
-        tick: Callable[[float | None], object] = lambda _: None,
+        tick: Callable[[float | None], object],
     ) -> None:
         self._budget, self._timers, self._acceptance = budget, timers, acceptance
         self._make_profile, self._plan, self._tick = make_profile, plan, tick

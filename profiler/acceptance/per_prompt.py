@@ -29,13 +29,11 @@ from treeopt.trees import TokenTree
 
 FastestTree = Callable[[Profile], TokenTree]
 """The planner: from a profile with one acceptance to its fastest tree."""
-BASE_RULES = {"traversal": "sequoia"}
-"""Rules that are measured on trees, and the rule whose counts they are derived from."""
 
 
 def rule_to_count(rule: str, sampling: Sampling) -> str:
-    """Return the rule whose counts give the acceptance of a rule: usually the rule itself."""
-    return rule if sampling.greedy else BASE_RULES.get(rule, rule)
+    """Return the rule whose counts give the acceptance of a rule: `traversal` is measured on trees, relative to `sequoia`."""
+    return "sequoia" if rule == "traversal" and not sampling.greedy else rule
 
 
 class SequenceCounts(NamedTuple):

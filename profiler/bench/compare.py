@@ -106,9 +106,9 @@ def compare_decoders(
     decoders: Sequence[tuple[Decoder, TokenTree | None]],
     workload: Workload,
     *,
-    references: ReferencePasses | None = None,
+    references: ReferencePasses | None,
     clock: Clock | None = None,
-    show_progress: bool = True,
+    show_progress: bool,
 ) -> tuple[TreeMeasurement, ...]:
     """Compare decoders with the first of them, plain decoding; a decoder with a tree switches to it before each run."""
     plain = decoders[0][0]
@@ -150,8 +150,8 @@ def decode_workload(
     configurations: Sequence[Configuration[R]],
     workload: Workload,
     *,
-    references: ReferencePasses | None = None,
-    show_progress: bool = True,
+    references: ReferencePasses | None,
+    show_progress: bool,
     name: str = "bench",
 ) -> list[tuple[R, ...]]:
     """Decode a workload with all configurations in interleaved runs; Ctrl-C ends it after the last whole round."""
@@ -175,10 +175,10 @@ def workload_as_measured(
     prompts: Sequence[Sequence[int]],
     acceptance: MeasuredAcceptance,
     *,
-    max_new_tokens: int | None = None,
-    repeats: int = 3,
+    max_new_tokens: int | None,
+    repeats: int,
 ) -> Workload:
-    """Return a workload, by default with as many new tokens per prompt as the acceptance was measured on."""
+    """Return a workload; without `max_new_tokens`, as many per prompt as the acceptance was measured on."""
     return Workload(prompts=prompts, max_new_tokens=max_new_tokens or text_tokens(acceptance), repeats=repeats)
 
 

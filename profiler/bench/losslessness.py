@@ -26,6 +26,7 @@ MIN_PROBABILITY = 1e-12
 MIN_DEVIATION = 1e-6
 SIGNIFICANCE = 1e-4
 """Probability of a false alarm."""
+SEED = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +62,9 @@ def sampled_losslessness(
     prompts: Sequence[Sequence[int]],
     outputs: Sequence[Sequence[int]],
     sampling: Sampling,
-    *,
-    seed: int = 0,
 ) -> LosslessnessTest:
     """Test whether every token of the outputs was sampled from the target's distribution."""
-    generator = torch.Generator(target.device).manual_seed(seed)
+    generator = torch.Generator(target.device).manual_seed(SEED)
     statistics = [
         _token_statistics(target, prompt, output, sampling, generator)
         for prompt, output in zip(prompts, outputs, strict=True)

@@ -5,7 +5,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from treeopt.profiler.bench.interleave import decode_run, interleave
-from treeopt.profiler.budget import NO_DEADLINE, Deadline
+from treeopt.profiler.budget import Deadline
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.latency import Timing
 from treeopt.records.measured_drafter import DecodedSequences
@@ -37,8 +37,8 @@ def decode_prompts(
     prompts: Mapping[int, Sequence[int]],
     positions: int,
     recorder: Recorder,
-    deadline: Deadline = NO_DEADLINE,
-    at_least: int = 2,
+    deadline: Deadline,
+    at_least: int,
 ) -> list[list[DecodedSequence]]:
     """Return what every decoder decoded, in interleaved runs, those in the checkpoint included.
 

@@ -14,8 +14,7 @@ def bench_grid(
     pair: ModelPair,
     workload: Workload,
     *,
-    lossy: bool = False,
-    show_progress: bool = True,
+    lossy: bool,
 ) -> GridBench:
     """Benchmark every tree of a plan's grid; the chosen tree comes first, with predictions at the measured pace.
 
@@ -24,7 +23,6 @@ def bench_grid(
         pair: the models.
         workload: prompts, new tokens and rounds.
         lossy: allow rules that change the output's distribution.
-        show_progress: print a progress bar to standard error.
     """
     predicted, model = predict_grid(plan), plan.model
     trees = [option.tree for option in predicted]
@@ -35,7 +33,6 @@ def bench_grid(
         workload,
         Decoding.as_measured(model.acceptance, lossy=lossy),
         references=reference_passes(model, pair.target, pair.draft, trees, workload.prompts),
-        show_progress=show_progress,
     )
     return GridBench(
         rule=plan.rule,

@@ -78,7 +78,7 @@ class Inputs:
         name: str,
         option: Option,
         *,
-        model: StepModel | None = None,
+        model: StepModel | None,
         loaded: LoadedDrafter | None = None,
     ) -> Method:
         """Return an option as a method."""

@@ -19,10 +19,10 @@ def plan_plain(inputs: Inputs) -> Method:
     return _method("plain", inputs, inputs.step_model(), chain(0))
 
 
-def plan_chain(inputs: Inputs, name: str = "chain") -> Method:
+def plan_chain(inputs: Inputs) -> Method:
     """Return the fastest chain of at least one draft token (Leviathan et al., 2023)."""
     model = inputs.step_model("sequoia")
-    return _method(name, inputs, model, chain(max(1, fastest_length(model))))
+    return _method("chain", inputs, model, chain(max(1, fastest_length(model))))
 
 
 def plan_learning_chain(inputs: Inputs) -> Method:
@@ -30,7 +30,7 @@ def plan_learning_chain(inputs: Inputs) -> Method:
 
     Every decoder has its own copy of the draft model.  Raises InfeasibleError if its weights cannot be changed.
     """
-    chain_method = plan_chain(inputs, "osd")
+    chain_method = plan_chain(inputs)
     built_in_model(inputs.pair.draft_model)  # fail before anything is decoded
 
     def build() -> Decoder:
@@ -38,7 +38,7 @@ def plan_learning_chain(inputs: Inputs) -> Method:
         decoding = Decoding(rule=chain_method.option.rule, sampling=inputs.sampling)
         return decoding.decoder(inputs.pair.target, draft, chain_method.option.tree, None, on_step=learner)
 
-    return replace(chain_method, build=build, assumed=(WITHOUT_LEARNING,))
+    return replace(chain_method, name="osd", build=build, assumed=(WITHOUT_LEARNING,))
 
 
 def plan_k_sequences(inputs: Inputs) -> Method:
