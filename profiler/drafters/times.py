@@ -11,7 +11,7 @@ from treeopt.profiler.budget import Deadline
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import LatencyCurve, Passes
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
-from treeopt.profiler.latency.passes import ROOM_TOKENS, ChangeTree, ModelPasses, TimedPoint, probe_trees
+from treeopt.profiler.latency.passes import ROOM_TOKENS, DecodingSteps, ModelPasses, TimedPoint, probe_trees
 from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, PointPasses
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.latency.steps import StepTimer, step_overheads
@@ -81,12 +81,11 @@ class DrafterTimer:
             self._largest_draft(max_tokens),
             self.recorder,
         )
-        heads, context = self.drafter.heads, tokens[: point.context_tokens]
+        heads = self.drafter.heads
         trees = probe_trees(max_tokens, heads.levels if self._per_block else self.settings.depth, heads.tokens)
         steps = StepTimer(
-            lambda _: self._open_decoder(trees, point),
+            lambda _: self._open_steps(tokens, trees, point),
             PointPasses(self.drafter.target, None, tokens, point, self.settings).open_plain_steps,
-            context,
             point,
             (TARGET_RULE,),
             trees,
@@ -165,8 +164,8 @@ class DrafterTimer:
         passes = ModelPasses(heads, tokens, point.batch_size, max_tokens, cuda_graphs=self.settings.cuda_graphs)
         return Passes(cache(lambda width: passes.draft(width, point.sampling, rule)))
 
-    def _open_decoder(self, trees: Sequence[TokenTree], point: TimedPoint) -> tuple[Decoder, ChangeTree]:
-        """Return a decoder with room for every tree, and a function that switches its tree."""
+    def _open_steps(self, tokens: Sequence[int], trees: Sequence[TokenTree], point: TimedPoint) -> DecodingSteps:
+        """Return the steps of a decoder with room for every tree."""
         largest = max(trees, key=lambda tree: tree.nodes)
         capacity = point.context_tokens + ROOM_TOKENS
         drafter = replace(self.drafter, capacity=capacity).make_with_tree(largest)
@@ -180,7 +179,7 @@ class DrafterTimer:
             max_sequence_tokens=capacity,
             cuda_graphs=self.settings.cuda_graphs,
         )
-        return decoder, drafter.change_tree
+        return DecodingSteps(decoder, tokens[: point.context_tokens], point.batch_size, drafter.change_tree)
 
 
 def _medusa_pass(heads: MedusaHeads, batch_size: int) -> Work:

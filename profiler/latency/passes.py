@@ -157,63 +157,32 @@ class ModelPasses:
         return run
 
 
-ChangeTree = Callable[[TokenTree], object]
-"""Switches a decoder to another tree."""
+class DecodingSteps:
+    """The steps of a batch after a context, all with one tree, as decoding makes them.
 
-
-def decoding_steps(
-    decoder: Decoder, context: Sequence[int], batch_size: int, change_tree: ChangeTree | None = None
-) -> "SequenceSteps | BatchSteps":
-    """Return the steps of a batch after a context; the decoder needs ROOM_TOKENS more than the context.
-
-    `change_tree` is by default that of the decoder.
-    """
-    change = change_tree or decoder.change_tree
-    if batch_size == 1:
-        return SequenceSteps(decoder, context, change)
-    return BatchSteps(decoder, different_prompts(context, batch_size), change)
-
-
-def different_prompts(context: Sequence[int], batch_size: int) -> list[Sequence[int]]:
-    """Return beginnings of a context, of different lengths."""
-    shorter = (ROOM_TOKENS // 2 * number // batch_size for number in range(batch_size))
-    return [context[: max(1, len(context) - tokens)] for tokens in shorter]
-
-
-class SequenceSteps:
-    """The steps of a single sequence, with any tree.
-
-    `prepare` switches the tree, and restarts one step after the context if there is no room for two more steps.
+    Args:
+        decoder: with room for ROOM_TOKENS more than the context.
+        context: the sequences are beginnings of it, of different lengths.
+        batch_size: number of sequences.
+        change_tree: switches the decoder's tree; by default that of the decoder.
     """
 
-    def __init__(self, decoder: Decoder, context: Sequence[int], change_tree: ChangeTree) -> None:
-        self._decoder = decoder
-        self._context = context
-        self._change_tree = change_tree
+    def __init__(
+        self,
+        decoder: Decoder,
+        context: Sequence[int],
+        batch_size: int,
+        change_tree: Callable[[TokenTree], object] | None = None,
+    ) -> None:
+        self.decoder = decoder
+        self._change_tree = change_tree or decoder.change_tree
+        shorter = (ROOM_TOKENS // 2 * number // batch_size for number in range(batch_size))
+        self._prompts = [context[: max(1, len(context) - tokens)] for tokens in shorter]
+        self._outputs: Iterator[RequestOutput] = iter(())
         self._room_tokens = 0
 
     def prepare(self, tree: TokenTree) -> None:
-        self._change_tree(tree)
-        if self._room_tokens <= 2 * tree.max_depth + 1:
-            self._decoder.start(self._context)
-            self._room_tokens = self._decoder.max_sequence_tokens - len(self._context)
-            self.step()
-
-    def step(self) -> None:
-        self._room_tokens -= len(self._decoder.step().tokens)
-
-
-class BatchSteps:
-    """The same of a batch, all with one tree."""
-
-    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], change_tree: ChangeTree) -> None:
-        self._decoder = decoder
-        self._prompts = prompts
-        self._change_tree = change_tree
-        self._steps: Iterator[RequestOutput] = iter(())
-        self._room_tokens = 0
-
-    def prepare(self, tree: TokenTree) -> None:
+        """Switch the tree, and restart one step after the context if there is no room for two more steps."""
         self._change_tree(tree)
         if self._room_tokens <= 2 * tree.max_depth + 1:
             self._start()
@@ -221,17 +190,21 @@ class BatchSteps:
 
     def step(self) -> None:
         """Decode one step; raises the error of a sequence that could not be decoded."""
-        outputs = list(islice(self._steps, len(self._prompts)))  # a step yields one output per sequence
+        if len(self._prompts) == 1:
+            self._room_tokens -= len(self.decoder.step().tokens)
+            return
+        outputs = list(islice(self._outputs, len(self._prompts)))  # a step yields one output per sequence
         for output in outputs:
             if output.error is not None:
                 raise output.error
         self._room_tokens -= max(len(output.tokens) for output in outputs)
 
     def _start(self) -> None:
-        self._steps = iter(())  # ends the running sequences, which frees their caches
-        max_tokens = self._decoder.max_sequence_tokens
-        requests = [
-            GenerationRequest(prompt, max_tokens - len(prompt), ignore_end_tokens=True) for prompt in self._prompts
-        ]
-        self._room_tokens = min(request.max_new_tokens for request in requests)
-        self._steps = self._decoder.stream_all(requests, batch_size=len(self._prompts))
+        max_tokens, prompts = self.decoder.max_sequence_tokens, self._prompts
+        self._room_tokens = max_tokens - max(map(len, prompts))
+        if len(prompts) == 1:
+            self.decoder.start(prompts[0])
+            return
+        self._outputs = iter(())  # ends the running sequences, which frees their caches
+        requests = [GenerationRequest(prompt, max_tokens - len(prompt), ignore_end_tokens=True) for prompt in prompts]
+        self._outputs = self.decoder.stream_all(requests, batch_size=len(prompts))

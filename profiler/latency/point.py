@@ -14,10 +14,9 @@ from treeopt.profiler.latency.load import CpuLoadReader, timing_threads
 from treeopt.profiler.latency.passes import (
     PROBE_TREES,
     ROOM_TOKENS,
-    ChangeTree,
+    DecodingSteps,
     ModelPasses,
     TimedPoint,
-    decoding_steps,
     probe_trees,
 )
 from treeopt.profiler.latency.rounds import Recorder, Tick
@@ -86,7 +85,7 @@ class PointPasses:
             max_sequence_tokens=len(self.tokens),
             cuda_graphs=self.settings.cuda_graphs,
         )
-        steps = decoding_steps(decoder, self.tokens[: self.point.context_tokens], self.point.batch_size)
+        steps = DecodingSteps(decoder, self.tokens[: self.point.context_tokens], self.point.batch_size)
         return Passes(lambda _: steps.step, prepare=lambda _: steps.prepare(chain(0)))
 
     def _passes(self, model: LanguageModel) -> ModelPasses:
@@ -264,7 +263,7 @@ class PointTimer:
         settings, sampling = self._settings, self._point.sampling
         trees = probe_trees(settings.max_tokens)
 
-        def open_decoder(rule: str) -> tuple[Decoder, ChangeTree]:
+        def open_steps(rule: str) -> DecodingSteps:
             decoder = Decoder(
                 self._target,
                 draft,
@@ -277,11 +276,9 @@ class PointTimer:
                 max_nodes=max(tree.nodes for tree in trees),
                 cuda_graphs=settings.cuda_graphs,
             )
-            return decoder, decoder.change_tree
+            return DecodingSteps(decoder, self._context, self._point.batch_size)
 
-        return StepTimer(
-            open_decoder, open_plain, self._context, self._point, settings.rules, trees, recorder=self._recorder
-        )
+        return StepTimer(open_steps, open_plain, self._point, settings.rules, trees, recorder=self._recorder)
 
 
 def _deciding_sizes(part: str, certainty: Certainty) -> frozenset[int]:

@@ -15,11 +15,10 @@ from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import Passes
 from treeopt.profiler.latency.disturbance import SampleFilter, start_block
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
-from treeopt.profiler.latency.passes import BatchSteps, ChangeTree, SequenceSteps, TimedPoint, decoding_steps
+from treeopt.profiler.latency.passes import DecodingSteps, TimedPoint
 from treeopt.profiler.latency.rounds import Recorder, time_rounds
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.step_latency import RuleOverhead, RuleSteps, TimedTree
-from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import StepEvent
 from treeopt.trees import TokenTree, chain
 
@@ -69,10 +68,9 @@ class StepTimer:
     """Times the steps of some trees under every rule.
 
     Args:
-        open_decoder: makes a decoder for a rule, and a function that switches its tree.
+        open_steps: allocates the caches of steps under a rule.
         open_plain: allocates the caches of plain steps; without memory for them, steps stay as they were timed.
-        context: tokens in the cache.
-        point: the sampling and the batch size.
+        point: of the steps.
         rules: at temperature 0 only the first is timed, because all are the same.
         trees: each once.
         recorder: times the steps.
@@ -81,9 +79,8 @@ class StepTimer:
 
     def __init__(
         self,
-        open_decoder: Callable[[str], tuple[Decoder, ChangeTree]],
+        open_steps: Callable[[str], DecodingSteps],
         open_plain: Callable[[], Passes],
-        context: Sequence[int],
         point: TimedPoint,
         rules: Sequence[str],
         trees: Sequence[TokenTree],
@@ -91,14 +88,13 @@ class StepTimer:
         recorder: Recorder,
         drafter: str = "",
     ) -> None:
-        self._open_decoder, self._open_plain = open_decoder, open_plain
-        self._context, self._point = context, point
+        self._open_steps, self._open_plain = open_steps, open_plain
         self._kind, self._host_kind = drafter + point.kind("step"), drafter + point.kind("host")
         self._recorder, self._checkpoint = recorder, recorder.checkpoint
         self._filter = recorder.sample_filter or SampleFilter(recorder.checkpoint)
         self._rules = rules[:1] if point.sampling.greedy else rules
         self._trees = trees
-        self._opened: tuple[str, Decoder, SequenceSteps | BatchSteps] | None = None
+        self._opened: tuple[str, DecodingSteps] | None = None
         self._plain: Passes | None = None
         self._by_rule = {rule: {step_key(rule, tree): tree for tree in self._trees} for rule in self._rules}
 
@@ -185,7 +181,7 @@ class StepTimer:
         deadline: Deadline = NO_DEADLINE,
         first_calls: int | None = None,
     ) -> None:
-        _, steps = self._open(rule)
+        steps = self._open(rule)
         works: dict[int, Work] = dict.fromkeys(trees, steps.step)
         prepares: dict[int, Callable[[], object]] = {key: partial(steps.prepare, tree) for key, tree in trees.items()}
         if self._plain is not None:
@@ -217,23 +213,22 @@ class StepTimer:
     def _time_host_steps(self, rule: str, key: int, tree: TokenTree, count: int) -> None:
         # not inlined: its variables would keep the caches of one rule alive while those of the next are allocated
         for _ in range(count):
-            decoder, steps = self._open(rule)
+            steps = self._open(rule)
             steps.prepare(tree)
-            with decoder.observed(partial(self._record_host, key), self._recorder.clock.now_s):
+            with steps.decoder.observed(partial(self._record_host, key), self._recorder.clock.now_s):
                 steps.step()
 
     def _record_host(self, key: int, step: StepEvent) -> None:
         if step.seconds is not None:
             self._checkpoint.append(self._host_kind, key, (step.seconds.accept,))
 
-    def _open(self, rule: str) -> tuple[Decoder, SequenceSteps | BatchSteps]:
-        """Return the decoder and the steps under a rule, after freeing the caches of another one."""
+    def _open(self, rule: str) -> DecodingSteps:
+        """Return the steps under a rule, after freeing the caches of another one."""
         if self._opened is None or self._opened[0] != rule:
             self.close()
             release_memory()  # decoders refer to themselves, so their caches outlive them
-            decoder, change_tree = self._open_decoder(rule)
-            steps = decoding_steps(decoder, self._context, self._point.batch_size, change_tree)
-            self._opened = rule, decoder, steps
+            steps = self._open_steps(rule)
+            self._opened = rule, steps
             steps.prepare(self._trees[0])  # allocates, before plain steps take what is left
             fits_in_memory(self._allocate_plain)
-        return self._opened[1:]
+        return self._opened[1]

@@ -10,7 +10,7 @@ from tests.profiler.pretended import FakeClock, interrupt, measure_profile, unda
 from treeopt.errors import InvalidValueError
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance import per_prompt
-from treeopt.profiler.latency.passes import SequenceSteps
+from treeopt.profiler.latency.passes import DecodingSteps
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.trees import TokenTree, chain
@@ -60,11 +60,11 @@ class TestProfile:
         assert (tmp_path / "b.yaml").read_bytes() == (tmp_path / "a.yaml").read_bytes()
 
     def test_every_rule_has_the_overhead_of_its_own_steps(self, target, draft, prompts, monkeypatch):
-        seconds, timers, prepare = count(1), [], SequenceSteps.prepare
-        monkeypatch.setattr(SequenceSteps, "prepare", lambda self, tree: timers.append(self) or prepare(self, tree))
+        seconds, timers, prepare = count(1), [], DecodingSteps.prepare
+        monkeypatch.setattr(DecodingSteps, "prepare", lambda self, tree: timers.append(self) or prepare(self, tree))
         clock = FakeClock(lambda: float(next(seconds)))
         latency = measure(target, draft, prompts, replace(SETTINGS, positions=30), clock=clock).latencies[0]
-        assert {timer._decoder.rule.name for timer in timers} == set(RULES)
+        assert {timer.decoder.rule.name for timer in timers} == set(RULES)
         assert [overhead.rule for overhead in latency.rule_overheads] == list(RULES)
         samples = [tuple(overhead.overhead.samples_s) for overhead in latency.rule_overheads]
         assert list(map(len, samples)) == [4] * 5

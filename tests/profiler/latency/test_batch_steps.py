@@ -2,7 +2,7 @@
 
 import pytest
 
-from treeopt.profiler.latency.passes import ROOM_TOKENS, BatchSteps, ModelPasses, different_prompts
+from treeopt.profiler.latency.passes import ROOM_TOKENS, DecodingSteps, ModelPasses
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.rules import get_rule
@@ -48,7 +48,7 @@ def make_steps(target, draft, tree=None, **changes):
         cuda_graphs=False,
         **changes,
     )
-    return BatchSteps(decoder, different_prompts(CONTEXT, 3), decoder.change_tree)
+    return DecodingSteps(decoder, CONTEXT, 3)
 
 
 def test_step_feeds_all_sequences_and_restarts_when_the_room_ends(target, draft, passes):
