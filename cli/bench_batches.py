@@ -64,10 +64,8 @@ def bench_batches(args: BenchBatchesOptions) -> None:
     tokens, candidates = _candidates(profile, planned, schedule, args)
     models = load_bench_models(args.pair, args.profile_path, profile, force=args.force, tree=args.tree, planned=planned)
     _warn_of_times(profile, tokens, args)
-    from treeopt.profiler.bench.batches import batch_bench
-
     comparison = _comparison(models, tokens, candidates, args)
-    bench = batch_bench(comparison, candidates)
+    bench = comparison.bench()
     heading = bench_heading(models)
     args.results.publish(batch_bench_table(bench), heading, bench)
     if args.results.plot is not None:
@@ -147,7 +145,7 @@ def _comparison(
     return BatchComparison(
         target=models.target,
         draft=models.draft_model,
-        trees={size: candidate.trees for size, candidate in candidates.items()},
+        candidates=candidates,
         workload=workload_as_measured(prompts, acceptance, max_new_tokens=args.max_new_tokens, repeats=args.repeats),
         decoding=Decoding.as_measured(acceptance, lossy=args.lossy),
     )

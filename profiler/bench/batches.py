@@ -16,7 +16,7 @@ from treeopt.planner.benchmarks import PLAIN, BatchCandidates, predict_at_pace, 
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.divergence import find_divergences
 from treeopt.profiler.bench.interleave import collect_rounds, decode_in_parts, interleave
-from treeopt.profiler.bench.reference_passes import ReferencePasses, reference_passes
+from treeopt.profiler.bench.reference_passes import reference_passes
 from treeopt.profiler.clock import Clock, clock_for
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.results import NO_PREDICTION, BatchBench, BatchMeasurement, BatchRow, BatchSize, Pace
@@ -24,9 +24,6 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest, RequestOutput
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
-
-Trees = Mapping[int, Sequence[TokenTree]]
-"""By batch size; plain decoding is first."""
 
 
 @dataclass(slots=True)
@@ -60,7 +57,7 @@ class BatchComparison:
 
     Args:
         target, draft: the pair.
-        trees: by batch size.
+        candidates: the trees that are compared, by batch size.
         workload: prompts, as many as the largest batch or more, how far each is continued, and how often.
         decoding: rule and sampling.
         clock: by default that of the target's device.
@@ -68,44 +65,42 @@ class BatchComparison:
 
     target: LanguageModel
     draft: LanguageModel
-    trees: Trees
+    candidates: Mapping[int, BatchCandidates]
     workload: Workload
     decoding: Decoding
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
-        prompts, most = len(self.workload.prompts), max(self.trees, default=0)
-        if most < 1 or min(self.trees) < 1 or prompts < most:
+        prompts, most = len(self.workload.prompts), max(self.candidates, default=0)
+        if most < 1 or min(self.candidates) < 1 or prompts < most:
             raise InvalidValueError(
                 f"batch_size: expected 1 to {prompts}, the prompts that are kept for benchmarks. Got {most}: take fewer "
                 "at a time, or more prompts.",
                 field="batch_size",
             )
 
-    def measure(
-        self, references: Mapping[int, ReferencePasses | None] | None = None, *, show_progress: bool = True
-    ) -> tuple[dict[tuple[int, TokenTree], BatchMeasurement], int]:
-        """Return the measurements by batch size and tree, and the number of rounds.
-
-        Ctrl-C ends it after the last whole round.
-
-        Args:
-            references: by batch size, passes that are timed before each run.
-            show_progress: whether a bar goes to standard error.
+    def bench(self, *, show_progress: bool = True) -> BatchBench:
+        """Return measurements next to predictions, with a bar on standard error; Ctrl-C ends it after the last whole round.
 
         Raises InvalidValueError if a prompt does not fit or sequences are too short for a full batch, and OutOfMemoryError
         before anything is decoded if the caches of the largest batch do not fit.
         """
         decoder, clock = self._decoder(), self.clock or clock_for(self.target.device)
-        decoder.stream_all(self._requests(), batch_size=max(self.trees))  # raises for what does not fit
-        cases = [(size, tree) for size, trees in self.trees.items() for tree in trees]
+        decoder.stream_all(self._requests(), batch_size=max(self.candidates))  # raises for what does not fit
+        references = {
+            size: reference_passes(
+                candidates.model, self.target, self.draft, candidates.trees, self.workload.prompts, clock=clock
+            )
+            for size, candidates in self.candidates.items()
+        }
+        cases = [(size, tree) for size, candidates in self.candidates.items() for tree in candidates.trees]
         alone = {tree: self._alone(decoder, tree) for _, tree in cases}
 
         def decode(size: int, tree: TokenTree, _: int, new_tokens: int) -> BatchRun:
             decoder.change_tree(tree)
             if new_tokens < self.workload.max_new_tokens:  # the warm-up
                 return self._run(decoder, self._requests(new_tokens)[:size], size, clock)
-            for other_size, passes in (references or {}).items():
+            for other_size, passes in references.items():
                 if passes is not None and other_size == size:
                     passes.time()
                 elif passes is not None:
@@ -129,19 +124,30 @@ class BatchComparison:
             show_progress=show_progress,
         )
         runs = {case: [finished[index] for finished in rounds] for index, case in enumerate(cases)}
-        return {
-            (size, tree): self._measurement(
-                runs[size, tree], runs[size, PLAIN], alone[tree], self._overhead(decoder, size, tree, clock)
-            )
-            for size, tree in cases
-        }, len(rounds)
+        paces = {size: None if passes is None else passes.pace for size, passes in references.items()}
+        sizes = []
+        for size, candidates in self.candidates.items():
+            rows = []
+            for tree in candidates.trees:
+                overhead = self._overhead(decoder, size, tree, clock)
+                measured = self._measurement(runs[size, tree], runs[size, PLAIN], alone[tree], overhead)
+                rows.append(_row(tree, candidates, measured, paces[size]))
+            sizes.append(BatchSize(batch_size=size, pace=paces[size], rows=tuple(rows)))
+        return BatchBench(
+            rule=self.decoding.rule,
+            temperature=self.decoding.sampling.temperature,
+            prompts=len(self.workload.prompts),
+            max_new_tokens=self.workload.max_new_tokens,
+            rounds=len(rounds),
+            sizes=tuple(sizes),
+        )
 
     def _decoder(self) -> Decoder:
         longest = max(map(len, self.workload.prompts)) + self.workload.max_new_tokens
         return self.decoding.decoder(
             self.target,
             self.draft,
-            max((tree for trees in self.trees.values() for tree in trees), key=lambda tree: tree.nodes),
+            max((tree for item in self.candidates.values() for tree in item.trees), key=lambda tree: tree.nodes),
             min(longest, self.target.config.max_positions),
         )
 
@@ -209,36 +215,6 @@ class BatchComparison:
             outputs=len(alone),
             divergences=find_divergences(self.target, self.workload.prompts, outputs),
         )
-
-
-def batch_bench(
-    comparison: BatchComparison, candidates: Mapping[int, BatchCandidates], *, show_progress: bool = True
-) -> BatchBench:
-    """Return measurements next to predictions; raises as `BatchComparison.measure` does."""
-    target, draft, workload = comparison.target, comparison.draft, comparison.workload
-    references = {
-        size: reference_passes(
-            candidate.model, target, draft, candidate.trees, workload.prompts, clock=comparison.clock
-        )
-        for size, candidate in candidates.items()
-    }
-    measured, rounds = comparison.measure(references, show_progress=show_progress)
-    paces = {size: None if passes is None else passes.pace for size, passes in references.items()}
-    return BatchBench(
-        rule=comparison.decoding.rule,
-        temperature=comparison.decoding.sampling.temperature,
-        prompts=len(workload.prompts),
-        max_new_tokens=workload.max_new_tokens,
-        rounds=rounds,
-        sizes=tuple(
-            BatchSize(
-                batch_size=size,
-                pace=paces[size],
-                rows=tuple(_row(tree, candidate, measured[size, tree], paces[size]) for tree in candidate.trees),
-            )
-            for size, candidate in candidates.items()
-        ),
-    )
 
 
 def _row(tree: TokenTree, candidates: BatchCandidates, measured: BatchMeasurement, pace: Pace | None) -> BatchRow:

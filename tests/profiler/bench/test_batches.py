@@ -8,7 +8,7 @@ import pytest
 from treeopt.errors import InvalidValueError, OutOfMemoryError
 from treeopt.planner.benchmarks import BatchCandidates
 from treeopt.profiler import MonotonicClock
-from treeopt.profiler.bench.batches import PLAIN, BatchComparison, batch_bench
+from treeopt.profiler.bench.batches import PLAIN, BatchComparison
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.results import NO_PREDICTION
@@ -72,7 +72,7 @@ def make_comparison(pair, clock, prompts):
         return BatchComparison(
             target=pair[0],
             draft=draft or pair[1],
-            trees=dict.fromkeys(sizes, (PLAIN, *trees)),
+            candidates=dict.fromkeys(sizes, BatchCandidates(trees=(PLAIN, *trees), chosen=PLAIN, predicted={})),
             workload=Workload(prompts=prompts, max_new_tokens=max_new_tokens, repeats=repeats),
             decoding=Decoding(sampling=Sampling(temperature)),
             clock=MonotonicClock(lambda: clock.now_s),
@@ -83,7 +83,13 @@ def make_comparison(pair, clock, prompts):
 
 @pytest.fixture
 def measure(make_comparison):
-    return lambda **options: make_comparison(**options).measure(show_progress=False)[0]
+    """Return the measurements by batch size and tree."""
+
+    def measure(**options):
+        bench = make_comparison(**options).bench(show_progress=False)
+        return {(size.batch_size, row.tree): row.measured for size in bench.sizes for row in size.rows}
+
+    return measure
 
 
 class TestRates:
@@ -140,9 +146,9 @@ class TestRates:
         comparison = make_comparison(repeats=9)
         if rounds is None:
             with pytest.raises(KeyboardInterrupt):
-                comparison.measure(show_progress=False)
+                comparison.bench(show_progress=False)
         else:
-            assert comparison.measure(show_progress=False)[1] == rounds
+            assert comparison.bench(show_progress=False).rounds == rounds
 
 
 class TestOutputs:
@@ -191,8 +197,7 @@ class TestRefusals:
 
 
 def test_bench_has_predictions_next_to_measurements(make_comparison):
-    candidates = {2: BatchCandidates(trees=(PLAIN, chain(3)), chosen=PLAIN, predicted={})}
-    bench = batch_bench(make_comparison(), candidates, show_progress=False)
+    bench = make_comparison().bench(show_progress=False)
     (size,) = bench.sizes
     assert (size.batch_size, bench.prompts, bench.max_new_tokens, bench.rounds) == (2, 6, 12, 2)
     assert [row.predicted for row in size.rows] == [NO_PREDICTION] * 2
