@@ -92,7 +92,7 @@ def _open_checkpoint(
         if field.name not in RESUMABLE
     }
     conditions["prompts"] = f"{len(settings.prompts)} of checksum {crc32(repr(settings.prompts).encode()):08x}"
-    items = [f"probe 3, {client.name} {client.version} {client.settings}"]
+    items = [f"probe 4, {client.name} {client.version} {client.settings}"]
     heading = ", ".join(items + [f"{name} {value}" for name, value in conditions.items()])
     return Checkpoint(checkpoint_path(args.path), heading, resume=args.resume)
 

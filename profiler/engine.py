@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
-from zlib import crc32
 
 from treeopt.engines.clients.client import (
     Completion,
@@ -93,8 +92,6 @@ class EngineSample(NamedTuple):
     """0 if the sequence ended at once."""
     decode_s: float
     prompt_tokens: int
-    checksum: int
-    """Of the text."""
     accepted: tuple[int, ...]
     """How often the 1st, 2nd, … draft token was accepted; empty if the engine does not report it."""
 
@@ -143,11 +140,10 @@ class Probe:
                 int(steps),
                 decode_s,
                 int(prompt_tokens),
-                int(checksum),
                 tuple(map(int, accepted)),
             )
             for entry in self._checkpoint.entries(_kind(length, batch_size))
-            for tokens, steps, decode_s, prompt_tokens, checksum, *accepted in [entry.values]
+            for tokens, steps, decode_s, prompt_tokens, *accepted in [entry.values]
         ]
 
     def outputs(self, length: int, prompt: int) -> dict[str, int]:
@@ -259,7 +255,6 @@ class Probe:
                 completion_steps,
                 completion.decode_s,
                 completion.prompt_tokens,
-                crc32(completion.text.encode()),
                 *accepted,
             )
             if index >= stored:
@@ -348,7 +343,7 @@ def _add_steps(completion: Completion, counters: Counters, length: int) -> Compl
     # the last step may accept more than there was room for
     matches = abs(steps + counters.accepted_tokens - tokens) <= length
     if completion.steps is None or (matches and completion.steps < steps):
-        return completion._replace(steps=steps, coalesced=completion.steps is not None)
+        return completion._replace(steps=steps)
     return completion
 
 
