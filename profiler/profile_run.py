@@ -317,6 +317,8 @@ class Measurement:
 
     def _measure_drafters(self, profile: Profile, positions: int, deadline: Deadline = NO_DEADLINE) -> Profile:
         measurement = DrafterMeasurement(
+            drafters=self._drafters,
+            profile=profile,
             sources=self._prompt_sources(positions),
             tokens=self._tokens,
             settings=self._settings,
@@ -326,8 +328,7 @@ class Measurement:
             categories=self._categories,
             hidden=self._hidden,
         )
-        is_certain = None if deadline is NO_DEADLINE else self._is_choice_certain
-        return measurement.measure(self._drafters, profile, is_certain=is_certain)
+        return measurement.measure(None if deadline is NO_DEADLINE else self._is_choice_certain)
 
     def _is_choice_certain(self, profile: Profile) -> bool:
         """Return whether the choice among drafters is certain at every temperature, and set `choice_confidence`."""

@@ -41,6 +41,9 @@ Bar: TypeAlias = "tqdm[NoReturn]"
 class DrafterMeasurement:
     """Measures drafters on the same prompts."""
 
+    drafters: Sequence[LoadedDrafter]
+    profile: Profile
+    """What was measured without them."""
     sources: Sequence[PromptSource]
     """The whole prompts, or one source for each context length."""
     tokens: Sequence[int]
@@ -56,30 +59,22 @@ class DrafterMeasurement:
     hidden: bool | None = None
     """Whether progress bars are hidden; None hides them where standard error is not a terminal."""
 
-    def measure(
-        self,
-        drafters: Sequence[LoadedDrafter],
-        profile: Profile,
-        *,
-        is_certain: Callable[[Profile], bool] | None = None,
-    ) -> Profile:
-        """Return a profile with the drafters in it; what the checkpoint contains is not measured again.
+    def measure(self, is_certain: Callable[[Profile], bool] | None = None) -> Profile:
+        """Return the profile with the drafters in it; what the checkpoint contains is not measured again.
 
         Args:
-            drafters: what is measured.
-            profile: what was measured without them.
             is_certain: whether a profile makes the choice among them certain.  It is called after a few prompts, and again
                 after twice as many, until the choice is certain or the time is over.  By default all prompts are decoded.
         """
         all_prompts = len(self.sources[0])
         prompts = all_prompts if is_certain is None else min(FIRST_PROMPTS, all_prompts)
-        counted = [drafter for drafter in drafters if drafter.name in COUNTED_ALONG_SEQUENCES]
-        generated = self._generate(counted[0].target, profile) if counted else {}
-        latencies = self._time_drafters(drafters, profile)
-        selected = self._select_settings(drafters, profile, generated)
+        counted = [drafter for drafter in self.drafters if drafter.name in COUNTED_ALONG_SEQUENCES]
+        generated = self._generate(counted[0].target) if counted else {}
+        latencies = self._time_drafters()
+        selected = self._select_settings(generated)
         while True:
-            measured = self._measure_on_prompts(prompts, drafters, profile, generated, latencies, selected)
-            result = replace(profile, drafters=measured)
+            measured = self._measure_on_prompts(prompts, generated, latencies, selected)
+            result = replace(self.profile, drafters=measured)
             if prompts == all_prompts or self.deadline.over() or (is_certain is not None and is_certain(result)):
                 return result
             prompts = min(2 * prompts, all_prompts)
@@ -88,71 +83,62 @@ class DrafterMeasurement:
     def _points(self) -> list[DecodingPoint]:
         return [DecodingPoint(*pair) for pair in product(self.settings.samplings, self.sources)]
 
-    def _generate(self, target: LanguageModel, profile: Profile) -> dict[str, PlainSequences]:
+    def _generate(self, target: LanguageModel) -> dict[str, PlainSequences]:
         """Return what the target generates at every operating point, by its name, on as many prompts as time permits."""
         generated = {}
         with tqdm(desc="sequences ", unit="sequence", disable=self.hidden) as bar:
             for point, part in self.deadline.part(GENERATION_SHARE).split(self._points):
                 prompt_set = point.prompt_set(self.positions)
                 _extend_bar(bar, len(prompt_set.prompts))
-                positions = limit_positions(profile, prompt_set.positions, part.left_s / 2)
+                positions = limit_positions(self.profile, prompt_set.positions, part.left_s / 2)
                 prompt_set = prompt_set._replace(positions=positions)
                 checkpoint = self.recorder.checkpoint
                 generated[point.name] = generate_sequences(target, point, prompt_set, checkpoint, part, bar.update)
                 release_memory()  # decoders refer to themselves, so their caches outlive them
         return generated
 
-    def _time_drafters(
-        self, drafters: Sequence[LoadedDrafter], profile: Profile
-    ) -> dict[str, tuple[DrafterLatency, ...]]:
+    def _time_drafters(self) -> dict[str, tuple[DrafterLatency, ...]]:
         latencies = {}
         with tqdm(desc="drafting  ", unit="call", disable=self.hidden) as bar:
-            for number, drafter in enumerate(drafters):
+            for number, drafter in enumerate(self.drafters):
                 if drafter.name in STATIC_TREE_DRAFTERS:
-                    share = self.deadline.part(LATENCY_SHARE / (len(drafters) - number))
+                    share = self.deadline.part(LATENCY_SHARE / (len(self.drafters) - number))
                     recorder = replace(self.recorder, tick=bar.update)
                     timer = DrafterTimer(drafter, self.tokens, self.settings, recorder)
-                    latencies[drafter.label] = timer.measure(profile.latencies, share)
+                    latencies[drafter.label] = timer.measure(self.profile.latencies, share)
         return latencies
 
-    def _select_settings(
-        self,
-        drafters: Sequence[LoadedDrafter],
-        profile: Profile,
-        generated: Mapping[str, PlainSequences],
-    ) -> dict[str, list[Candidates]]:
+    def _select_settings(self, generated: Mapping[str, PlainSequences]) -> dict[str, list[Candidates]]:
         """Return the settings to decode with at every operating point, by the labels of drafters with trees of their own."""
-        own_trees = [drafter for drafter in drafters if drafter.name not in STATIC_TREE_DRAFTERS]
+        own_trees = [drafter for drafter in self.drafters if drafter.name not in STATIC_TREE_DRAFTERS]
         if not own_trees:
             return {}
-        deadline = self.deadline.part(TRIAL_SHARE * len(own_trees) / len(drafters))
+        deadline = self.deadline.part(TRIAL_SHARE * len(own_trees) / len(self.drafters))
         selected: dict[str, list[Candidates]] = {}
         with tqdm(desc="settings  ", unit="sequence", disable=self.hidden) as bar:
             for (drafter, sampling), part in deadline.split(list(product(own_trees, self.settings.samplings))):
                 points = [point for point in self._points if point.sampling == sampling]
-                measurement = self._settings_measurement(drafter, profile, generated, bar)
+                measurement = self._settings_measurement(drafter, generated, bar)
                 selected.setdefault(drafter.label, []).extend(measurement.select(points, part))
         return selected
 
     def _measure_on_prompts(
         self,
         prompts: int,
-        drafters: Sequence[LoadedDrafter],
-        profile: Profile,
         generated: Mapping[str, PlainSequences],
         latencies: Mapping[str, tuple[DrafterLatency, ...]],
         selected: Mapping[str, Sequence[Candidates]],
     ) -> tuple[MeasuredDrafter, ...]:
         """Return the drafters; those with trees of their own decode up to `prompts` prompts, others count all."""
         measured = []
-        for drafter, deadline in self.deadline.split(drafters):
+        for drafter, deadline in self.deadline.split(self.drafters):
             trees: tuple[MeasuredTrees, ...] = ()
             decodes: tuple[MeasuredSettings, ...] = ()
             with tqdm(desc=f"{drafter.label:<10}", unit="sequence", disable=self.hidden) as bar:
                 if drafter.name in STATIC_TREE_DRAFTERS:
                     trees = self._measure_trees(drafter, generated, deadline, bar)
                 else:
-                    measurement = self._settings_measurement(drafter, profile, generated, bar)
+                    measurement = self._settings_measurement(drafter, generated, bar)
                     decodes = tuple(
                         measurement.decode(candidates, prompts, part)
                         for candidates, part in deadline.split(selected[drafter.label])
@@ -178,11 +164,11 @@ class DrafterMeasurement:
         return tuple(measured)
 
     def _settings_measurement(
-        self, drafter: LoadedDrafter, profile: Profile, generated: Mapping[str, PlainSequences], bar: Bar
+        self, drafter: LoadedDrafter, generated: Mapping[str, PlainSequences], bar: Bar
     ) -> SettingsMeasurement:
         return SettingsMeasurement(
             drafter=drafter,
-            profile=profile,
+            profile=self.profile,
             generated=generated,
             settings=self.settings,
             positions=self.positions,

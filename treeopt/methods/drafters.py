@@ -47,6 +47,8 @@ def _measure(loaded: LoadedDrafter, inputs: Inputs) -> MeasuredDrafter:
     max_positions = loaded.capacity - max(map(len, inputs.prompts))
     positions = max(1, min(inputs.positions, max_positions))
     measurement = DrafterMeasurement(
+        drafters=[loaded],
+        profile=inputs.profile,
         sources=(WholePrompts(inputs.prompts),),
         tokens=[token for prompt in inputs.prompts for token in prompt],
         settings=Settings(
@@ -59,5 +61,5 @@ def _measure(loaded: LoadedDrafter, inputs: Inputs) -> MeasuredDrafter:
         recorder=Recorder(clock_for(loaded.target.device), Checkpoint(None, "")),
         hidden=True,
     )
-    (drafter,) = measurement.measure([loaded], inputs.profile).drafters
+    (drafter,) = measurement.measure().drafters
     return drafter
