@@ -144,9 +144,9 @@ class TestBench:
     def test_diverging_outputs_are_reported(
         self, greedy_profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from treeopt.runtime.decoding.acceptance import GreedyAcceptance
+        from treeopt.runtime.decoding.acceptance import Acceptance
 
-        monkeypatch.setattr(GreedyAcceptance, "__call__", accept_the_second_likeliest)
+        monkeypatch.setattr(Acceptance, "__call__", accept_the_second_likeliest)
         result, report = bench(tmp_path, None, greedy_profile)
         assert "DIFFERS" in result.stdout
         divergences = report["measured"]["divergences"]

@@ -59,9 +59,9 @@ class ToyDistribution:
         return self.chi_squared(counts, JOINTS[key][0])
 
 
-def first_children(children, _tokens, following):
+def first_children(children, _tokens, token_after):
     """Return the path of first children down to a leaf, whatever was sampled: what must not stand in for the rule."""
     path = [0]
     while len(children[path[-1]]) > 0:
         path.append(children[path[-1]][0])
-    return Verdict(tuple(path), following[path[-1]])
+    return Verdict(tuple(path), token_after(path[-1]))

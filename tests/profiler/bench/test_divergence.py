@@ -10,7 +10,7 @@ from tests.support.bench import bench
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.bench.output_divergence import NEAR_TIE_ULPS
 from treeopt.runtime import Decoder, Verdict, verify_greedy
-from treeopt.runtime.decoding.acceptance import GreedyAcceptance
+from treeopt.runtime.decoding.acceptance import Acceptance
 from treeopt.runtime.models.pair import load_pair
 from treeopt.runtime.rules.layout import host_tree
 from treeopt.texts.prompts import bench_prompts, load_prompts
@@ -88,7 +88,7 @@ class TestBench:
         assert (measured.divergences, measured.identical) == ((), True)
 
     def test_second_likeliest_tokens_are_found(self, target, draft, prompts, monkeypatch):
-        monkeypatch.setattr(GreedyAcceptance, "__call__", accept_the_second_likeliest)
+        monkeypatch.setattr(Acceptance, "__call__", accept_the_second_likeliest)
         measured = self.bench(target, draft, prompts)
         assert measured.identical is False
         assert [(each.prompt, each.position) for each in measured.divergences] == [(n, 0) for n in range(len(prompts))]
@@ -96,7 +96,7 @@ class TestBench:
         assert min(each.gap for each in measured.divergences) > 1e-4
 
     def test_each_prompt_counts_once_and_only_if_it_diverges(self, target, draft, prompts, monkeypatch):
-        verify, wrong = GreedyAcceptance.__call__, prompts[1][-1]
+        verify, wrong = Acceptance.__call__, prompts[1][-1]
 
         def verify_wrongly(self, drafts, logits, noise):
             (draft,), (verdict,) = drafts, verify(self, drafts, logits, noise)
@@ -107,7 +107,7 @@ class TestBench:
         plain = Decoder(target, None, chain(0), temperature=0.0)
         correct = [prompt for prompt in prompts if wrong not in [prompt[-1], *plain.generate(prompt, 12)]]
         assert correct
-        monkeypatch.setattr(GreedyAcceptance, "__call__", verify_wrongly)
+        monkeypatch.setattr(Acceptance, "__call__", verify_wrongly)
         (result,) = self.bench(target, draft, [*correct, prompts[1]]).divergences
         assert (result.prompt, result.position, result.near_tie) == (len(correct), 0, False)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.decoding.acceptance import Draft, GreedyAcceptance, RuleAcceptance, SampledAcceptance
+from treeopt.runtime.decoding.acceptance import Acceptance, Draft
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree
 
@@ -19,6 +19,10 @@ PROBS = torch.tensor(
 DRAFT = Draft(TREE, TOKENS, torch.tensor(TOKENS), None)
 OTHER = Draft(TokenTree([-1, 0]), [3, 3], torch.tensor([3, 3]), PROBS[:2])
 TARGET = SimpleNamespace(config=SimpleNamespace(vocabulary=6), device=torch.device("cpu"))
+
+
+def acceptance(rule, temperature):
+    return Acceptance(RULES[rule], Sampling(temperature), TARGET)
 
 
 def exact_ends():
@@ -33,7 +37,7 @@ def exact_ends():
 
 @pytest.mark.parametrize("reseeded", [False, True])
 def test_ends_follow_the_target_and_repeated_random_numbers_are_found(chi_squared, reseeded):
-    accept, generator, counts = SampledAcceptance(Sampling(1.0)), torch.Generator().manual_seed(3), np.zeros((4, 6))
+    accept, generator, counts = acceptance("target", 1.0), torch.Generator().manual_seed(3), np.zeros((4, 6))
     accept.prepare(TREE)
     for _ in range(2000):
         if reseeded:
@@ -49,20 +53,16 @@ def test_ends_follow_the_target_and_repeated_random_numbers_are_found(chi_square
 def test_only_distributions_along_the_path_must_be_finite(node):
     logits = PROBS.log().masked_fill(torch.arange(4)[:, None] == node, float("nan"))
     for seed in range(40):
-        (verdict,) = SampledAcceptance(Sampling(1.0))([DRAFT], logits, [torch.Generator().manual_seed(seed)])
+        (verdict,) = acceptance("target", 1.0)([DRAFT], logits, [torch.Generator().manual_seed(seed)])
         assert verdict.finite == (node not in verdict.nodes)
 
 
 @pytest.mark.parametrize(
-    "accept",
-    [
-        GreedyAcceptance(),
-        SampledAcceptance(Sampling(0.7)),
-        *(RuleAcceptance(RULES[rule], Sampling(0.7), TARGET) for rule in ("sequoia", "specinfer", "traversal")),
-    ],
-    ids=lambda accept: type(accept).__name__,
+    ("rule", "temperature"),
+    [("target", 0.0), ("target", 0.7), ("sequoia", 0.7), ("specinfer", 0.7), ("traversal", 0.7)],
 )
-def test_a_batch_is_accepted_as_each_draft_alone(accept):
+def test_a_batch_is_accepted_as_each_draft_alone(rule, temperature):
+    accept = acceptance(rule, temperature)
     first = DRAFT._replace(probs=PROBS.flip(1).softmax(1))
     drafts = [first, OTHER, first, OTHER]
     for seed in range(30):

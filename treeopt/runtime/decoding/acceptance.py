@@ -1,22 +1,21 @@
-"""Selects the accepted nodes of drafts from the target's logits: one class for each kind of rule."""
+"""Selects the accepted nodes of drafts from the target's logits."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.arrays import Float32
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.finite import all_finite, copy_to_host
 from treeopt.runtime.models.model import LanguageModel, concatenate
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution, inverse_cdf, uniform
 from treeopt.runtime.rules.layout import host_tree
-from treeopt.runtime.rules.verify import TokensByNode, Verdict, Verifier, verify_greedy
+from treeopt.runtime.rules.verify import Verdict, Verifier, follow_tokens
 from treeopt.trees import TokenTree
 
 
@@ -34,87 +33,12 @@ class Draft(NamedTuple):
     """Whether a distribution of the proposal was not finite."""
 
 
-class Acceptance(Protocol):
-    """Accepts a path of each draft; operations on rows run once for the whole batch."""
+class Acceptance:
+    """Accepts a path of each draft; operations on rows run once for the whole batch.
 
-    def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
-        """Return the accepted path and the bonus token of each draft.
-
-        Args:
-            drafts: one for each sequence.
-            logits: (n, V), the target's after every node, the drafts concatenated.
-            generators: one for each sequence.
-        """
-
-    def prepare(self, tree: TokenTree) -> None:
-        """Compile kernels and allocate buffers for a tree before its first step."""
-
-
-def make_acceptance(rule: Rule, sampling: Sampling, target: LanguageModel) -> Acceptance:
-    """Return the acceptance of a rule; at temperature 0 all rules are the same."""
-    if sampling.greedy:
-        return GreedyAcceptance()
-    sampled = SampledAcceptance(sampling)
-    if rule.name == "target":
-        return sampled
-    by_rule = RuleAcceptance(rule, sampling, target)
-    return MixedAcceptance(by_rule, sampled) if rule.random_drafts else by_rule
-
-
-class GreedyAcceptance:
-    """Follows the target's most likely token after every node."""
-
-    def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:  # noqa: ARG002
-        largest, likeliest = logits.max(-1)
-        tokens, scores = copy_to_host(likeliest, largest)
-        return _follow(drafts, [tokens[rows] for rows in _rows(drafts)], scores)
-
-    def prepare(self, tree: TokenTree) -> None:
-        pass
-
-
-@dataclass(frozen=True, slots=True)
-class SampledAcceptance:
-    """Follows a token sampled from the target after every node: the rule `target`."""
-
-    sampling: Sampling
-
-    def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
-        probs, rows = distribution(logits, self.sampling), _rows(drafts)
-        u = [
-            uniform(generator, len(draft.tokens), probs.device)
-            for draft, generator in zip(drafts, generators, strict=True)
-        ]
-        if probs.device.type == "cpu":
-            array = probs.numpy()
-            lazy = [LazyTokens(array[span], numbers.tolist()) for span, numbers in zip(rows, u, strict=True)]
-            return _follow(drafts, lazy, probs[:, 0].tolist())
-        tokens, scores = copy_to_host(inverse_cdf(probs, concatenate(u)[:, None])[:, 0], probs[:, 0])
-        return _follow(drafts, [tokens[span] for span in rows], scores)
-
-    def prepare(self, tree: TokenTree) -> None:  # noqa: ARG002
-        _ = LazyTokens(np.ones((1, 1), np.float32), [0.0])[0]
-
-
-class LazyTokens:
-    """Samples the token after a node when it is read: only nodes on the path are.
-
-    Args:
-        probs: float32 (n, V).
-        u: n numbers, uniform on [0, 1).
-    """
-
-    def __init__(self, probs: Float32, u: Sequence[float]) -> None:
-        from treeopt.runtime.rules.kernels import inverse_cdf  # numba is slow to import, and greedy decoding needs none
-
-        self._probs, self._u, self._inverse_cdf = probs, u, inverse_cdf
-
-    def __getitem__(self, node: int) -> int:
-        return self._inverse_cdf(self._probs[node], self._u[node])
-
-
-class RuleAcceptance:
-    """Tests the draft's distributions against the target's.
+    At temperature 0 a path follows the target's most likely token after every node, whatever the rule.  Above, the rule
+    tests the draft.  With the rule `target`, and if a rule for sampled drafts gets one that was not sampled, the path
+    follows a token sampled from the target after every node.
 
     Args:
         rule: verification rule.
@@ -123,19 +47,76 @@ class RuleAcceptance:
     """
 
     def __init__(self, rule: Rule, sampling: Sampling, target: LanguageModel) -> None:
-        self._sampling = sampling
-        self._device = target.device
+        self._rule, self._sampling, self._device = rule, sampling, target.device
         self._verifier = Verifier(rule, target.config.vocabulary, target.device)
+
+    def prepare(self, tree: TokenTree) -> None:
+        """Compile kernels and allocate buffers for a tree before its first step."""
+        if self._sampling.greedy:
+            return
+        if self._rule.name != "target":
+            self._verifier.prepare([tree])  # compiles what `_follow_samples` needs too
+        elif self._device.type == "cpu":
+            from treeopt.runtime.rules import kernels  # numba is slow to import, and greedy decoding needs none
+
+            kernels.inverse_cdf(np.ones(1, np.float32), 0.0)
 
     @torch.inference_mode()
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
+        """Return the accepted path and the bonus token of each draft.
+
+        Args:
+            drafts: one for each sequence.
+            logits: (n, V), the target's after every node, the drafts concatenated.
+            generators: one for each sequence.
+        """
+        if self._sampling.greedy:
+            return self._follow_likeliest(drafts, logits)
+        tested = [self._is_tested(draft) for draft in drafts]
+        if len({*tested}) == 1:
+            return (self._test if tested[0] else self._follow_samples)(drafts, logits, generators)
+        rows, verdicts = _rows(drafts), dict[int, Verdict]()
+        for accept, kind in ((self._follow_samples, False), (self._test, True)):
+            indices = [index for index, is_tested in enumerate(tested) if is_tested == kind]
+            part = concatenate([logits[rows[index]] for index in indices])
+            accepted = accept([drafts[index] for index in indices], part, [generators[index] for index in indices])
+            verdicts.update(zip(indices, accepted, strict=True))
+        return [verdicts[index] for index in range(len(drafts))]
+
+    def _is_tested(self, draft: Draft) -> bool:
+        """Return whether the rule tests a draft."""
+        if not self._rule.random_drafts:
+            return self._rule.name != "target"
+        return draft.probs is not None or draft.tree.nodes == 1
+
+    def _follow_likeliest(self, drafts: Sequence[Draft], logits: Tensor) -> list[Verdict]:
+        largest, likeliest = logits.max(-1)
+        tokens, scores = copy_to_host(likeliest, largest)
+        return _follow(drafts, tokens.__getitem__, scores)
+
+    def _follow_samples(
+        self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]
+    ) -> list[Verdict]:
+        probs = distribution(logits, self._sampling)
+        u = concatenate(
+            [
+                uniform(generator, len(draft.tokens), probs.device)
+                for draft, generator in zip(drafts, generators, strict=True)
+            ]
+        )
+        if probs.device.type != "cpu":
+            tokens, scores = copy_to_host(inverse_cdf(probs, u[:, None])[:, 0], probs[:, 0])
+            return _follow(drafts, tokens.__getitem__, scores)
+        from treeopt.runtime.rules import kernels  # numba is slow to import, and greedy decoding needs none
+
+        array, numbers = probs.numpy(), u.tolist()
+        return _follow(drafts, lambda row: kernels.inverse_cdf(array[row], numbers[row]), probs[:, 0].tolist())
+
+    def _test(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
         probs = distribution(logits, self._sampling)
         tokens = concatenate([draft.device_tokens.to(self._device) for draft in drafts])
         self._verifier.test([draft.tree for draft in drafts], tokens, _draft_probs(drafts, probs), probs)
         return self._verifier.verdicts(generators)
-
-    def prepare(self, tree: TokenTree) -> None:
-        self._verifier.prepare([tree])
 
 
 def _draft_probs(drafts: Sequence[Draft], target_probs: Tensor) -> Tensor | None:
@@ -150,37 +131,24 @@ def _draft_probs(drafts: Sequence[Draft], target_probs: Tensor) -> Tensor | None
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MixedAcceptance:
-    """Tests sampled drafts by a rule, and follows the target's samples where the draft was not sampled."""
+def _follow(drafts: Sequence[Draft], token_after: Callable[[int], int], scores: Sequence[float]) -> list[Verdict]:
+    """Return the path of each draft along the target's tokens.
 
-    by_rule: Acceptance
-    by_target: Acceptance
-
-    def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
-        deterministic = [draft.probs is None and draft.tree.nodes > 1 for draft in drafts]
-        if len({*deterministic}) == 1:
-            return (self.by_target if deterministic[0] else self.by_rule)(drafts, logits, generators)
-        rows, verdicts = _rows(drafts), dict[int, Verdict]()
-        for accept, kind in ((self.by_target, True), (self.by_rule, False)):
-            indices = [index for index, is_deterministic in enumerate(deterministic) if is_deterministic == kind]
-            part = concatenate([logits[rows[index]] for index in indices])
-            accepted = accept([drafts[index] for index in indices], part, [generators[index] for index in indices])
-            verdicts.update(zip(indices, accepted, strict=True))
-        return [verdicts[index] for index in range(len(drafts))]
-
-    def prepare(self, tree: TokenTree) -> None:
-        self.by_rule.prepare(tree)  # compiles what `by_target` needs too
+    Args:
+        drafts: whose nodes are the rows, one draft after the other.
+        token_after: returns the target's token after a row; called for the rows of the paths only.
+        scores: a number for each row, finite if its logits are.
+    """
+    return [
+        _follow_draft(draft, rows.start, token_after, scores) for draft, rows in zip(drafts, _rows(drafts), strict=True)
+    ]
 
 
-def _follow(drafts: Sequence[Draft], target_tokens: Sequence[TokensByNode], scores: Sequence[float]) -> list[Verdict]:
-    """Return the paths along the target's tokens; `scores` has a number for each node, finite if its logits are."""
-    verdicts = []
-    for draft, tokens, rows in zip(drafts, target_tokens, _rows(drafts), strict=True):
-        verdict = verify_greedy(host_tree(draft.tree).children, draft.tokens, tokens)
-        finite = all_finite([scores[rows.start + node] for node in verdict.nodes])
-        verdicts.append(verdict if finite else replace(verdict, finite=False))
-    return verdicts
+def _follow_draft(draft: Draft, start: int, token_after: Callable[[int], int], scores: Sequence[float]) -> Verdict:
+    children = host_tree(draft.tree).children
+    verdict = follow_tokens(children, draft.tokens, lambda node: token_after(start + node))
+    finite = all_finite([scores[start + node] for node in verdict.nodes])
+    return verdict if finite else replace(verdict, finite=False)
 
 
 def _rows(drafts: Sequence[Draft]) -> list[slice]:

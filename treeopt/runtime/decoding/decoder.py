@@ -11,7 +11,7 @@ from torch import Tensor
 
 from treeopt.errors import InvalidValueError, OutOfMemoryError, TreeoptError
 from treeopt.records.sampling import Sampling, resolve_draft_sampling
-from treeopt.runtime.decoding.acceptance import make_acceptance
+from treeopt.runtime.decoding.acceptance import Acceptance
 from treeopt.runtime.decoding.batch import (
     ActiveRequest,
     GenerationRequest,
@@ -106,11 +106,11 @@ class Decoder:
         self._static = setup.static_drafter(self.rule, self.draft_sampling, pool, cuda_graphs)
         self._switching = SwitchingDrafter(self._static)
         self._drafter: Drafter = drafter if isinstance(drafter, Drafter) else self._switching
-        self._acceptance = make_acceptance(self.rule, self.sampling, target)
-        self._acceptance.prepare(self._static.tree)
+        acceptance = Acceptance(self.rule, self.sampling, target)
+        acceptance.prepare(self._static.tree)
         self._targets = SequencePool(self._new_targets)
         runner = Runner(target, max_nodes=setup.max_nodes, requested_states=self._drafter.requested_states, pool=pool)
-        self._stepper = Stepper(self._drafter, runner, self._targets, self._acceptance, on_step)
+        self._stepper = Stepper(self._drafter, runner, self._targets, acceptance, on_step)
         self._seed = seed
         self._sequence = 0
         """Number of the sequence that `step` decodes; 0 before the first `start`."""
@@ -361,7 +361,7 @@ class Decoder:
         if tree == self._static.tree:
             return
         self._static.change_tree(tree)
-        self._acceptance.prepare(tree)
+        self._stepper.acceptance.prepare(tree)
 
     def _reserve(self, sequences: int) -> None:
         """Allocate caches for a batch; those of a much larger batch are freed."""

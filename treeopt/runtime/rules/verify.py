@@ -1,9 +1,8 @@
 """Verification: the drafted tokens that a step accepts, as functions of distributions and random numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -37,12 +36,6 @@ class Verdict:
     def path(self) -> Tensor:
         """int64 (m,): the accepted nodes."""
         return torch.tensor(self.nodes)
-
-
-class TokensByNode(Protocol):
-    """A token for every node, such as a list."""
-
-    def __getitem__(self, node: int, /) -> int: ...
 
 
 def draw(rule: str, draft_probs: Tensor, counts: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -116,17 +109,25 @@ def verify(
     return verifier.verdict(generator)
 
 
-def verify_greedy(children: Sequence[range], tokens: Sequence[int], target_tokens: TokensByNode) -> Verdict:
-    """Accept the path along the target's tokens.
+def verify_greedy(children: Sequence[range], tokens: Sequence[int], target_tokens: Sequence[int]) -> Verdict:
+    """Accept the path along the target's most likely tokens; at temperature 0 all rules agree on it.
 
     Args:
         children: node indices of each node's children.
         tokens: the root's token and the drafted ones.
-        target_tokens: the target's token after each node; its most likely one at temperature 0, where all rules agree.
+        target_tokens: the target's most likely token after each node.
+    """
+    return follow_tokens(children, tokens, target_tokens.__getitem__)
+
+
+def follow_tokens(children: Sequence[range], tokens: Sequence[int], token_after: Callable[[int], int]) -> Verdict:
+    """Accept the path along the target's tokens; arguments as for `verify_greedy`.
+
+    `token_after` returns the target's token after a node, and is called for the nodes of the path only.
     """
     path = [0]
     while True:
-        target_token = target_tokens[path[-1]]
+        target_token = token_after(path[-1])
         for child in children[path[-1]]:
             if tokens[child] == target_token:
                 path.append(child)
