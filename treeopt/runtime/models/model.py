@@ -240,9 +240,6 @@ class ForwardModel(Protocol):
     def config(self) -> ModelSizes:
         """Its sizes."""
 
-    def pass_bytes(self, tokens: int) -> int:
-        """Return the peak bytes of activations in a pass over `tokens` tokens, without logits; 0 if unknown."""
-
     def forward(
         self,
         inputs: Sequence[SequenceInput],
@@ -273,6 +270,9 @@ class LanguageModel(ForwardModel, Protocol):
     @property
     def weight_bytes(self) -> int:
         """Memory of all weights, as they are stored."""
+
+    def pass_bytes(self, tokens: int) -> int:
+        """Return the peak bytes of activations in a pass over `tokens` tokens, without logits; 0 if unknown."""
 
     def prefill(self, tokens: Tensor, cache: Any, requested_states: RequestedStates = NO_STATES) -> HiddenStates | None:
         """Commit a prompt, int64 (n,), to an empty cache, `PREFILL_TOKENS` at a time.

@@ -8,29 +8,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.runtime.models.attention import (
-    BatchedAttention,
-    PassAttention,
-    SequenceAttention,
-    UncachedAttention,
-    build_attention,
-)
+from treeopt.runtime.models.attention import PassAttention, SequenceAttention, UncachedAttention
 from treeopt.runtime.models.config import ModelConfig
-from treeopt.runtime.models.kv_cache import KVCache, KVStore
+from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.linear import Linear, pad_row_count
 from treeopt.runtime.models.model import (
     NO_STATES,
     HiddenStates,
     Output,
-    Outputs,
     RequestedStates,
     SequenceInput,
     check_layer_ids,
-    concatenate,
     prefill_in_chunks,
 )
-from treeopt.runtime.models.padded_batch import PaddedPass, last_rows
-from treeopt.runtime.models.rotary import Rotations, rotate
+from treeopt.runtime.models.network import Network
+from treeopt.runtime.models.padded_batch import last_rows
+from treeopt.runtime.models.rotary import rotate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,27 +104,16 @@ class Weights:
         return [*inner, self.head]
 
 
-class Transformer:
+class Transformer(Network):
     """A `LanguageModel` of the Llama family with its own forward pass."""
-
-    captures = True
-    """Whether its passes can be captured as CUDA graphs."""
 
     def __init__(self, config: ModelConfig, weights: Weights, *, name: str) -> None:
         self.config = config
         self.name = name
         self.weights = weights
-        self.dtype = weights.embedding.dtype
-        self.device = weights.embedding.device
+        self.embedding = weights.embedding
         self.parameters = _count_parameters(weights, config)
         self.weight_bytes = self.parameters * self.dtype.itemsize
-        self._rotations = Rotations(config.head_size, config.rope_base, config.rope_scaling, self.device)
-
-    def new_caches(self, capacity: int, sequences: int) -> list[KVCache]:
-        return KVStore.empty(self.config, capacity, sequences, rotations=self._rotations, dtype=self.dtype).caches()
-
-    def cache_bytes(self, capacity: int) -> int:
-        return KVStore.sequence_bytes(self.config, capacity, self.dtype)
 
     def pass_bytes(self, tokens: int) -> int:
         # the peak is in the MLP: residual, its norm, both inner products, and their product
@@ -153,38 +135,15 @@ class Transformer:
 
         return prefill_in_chunks(tokens, cache, run_chunk, requested_states)
 
-    @torch.inference_mode()
-    def forward(
-        self,
-        inputs: Sequence[SequenceInput],
-        requested_states: RequestedStates = NO_STATES,
-        *,
-        last_only: bool = False,
-    ) -> Outputs:
-        attention = build_attention(inputs)
-        tokens = concatenate([sequence.tokens for sequence in inputs])
-        sizes = [sequence.nodes.rows for sequence in inputs]
-        if last_only:
-            return Outputs(self.run(tokens, attention, requested_states, last_of=sizes), [1] * len(sizes))
-        return Outputs(self.run(tokens, attention, requested_states), sizes)
-
-    @torch.inference_mode()
     def run(
         self,
         tokens: Tensor,
         attention: PassAttention,
-        requested_states: RequestedStates = NO_STATES,
+        requested_states: RequestedStates,
         *,
+        features: Tensor | None = None,  # noqa: ARG002, heads read them
         last_of: Sequence[int] | None = None,
     ) -> Output:
-        """Return logits and states of packed tokens.
-
-        Args:
-            tokens: int64 (rows,), sequence after sequence.
-            attention: of the tokens.
-            requested_states: hidden states to return.
-            last_of: rows of each sequence, to return only the last row of each; None for all rows.
-        """
         states = self._run_layers(tokens, attention, requested_states)
         if last_of is not None:
             states = [last_rows(hidden, last_of) for hidden in states]
@@ -192,9 +151,6 @@ class Transformer:
         last = self._norm(after_all)
         requested = HiddenStates(tuple(layers), last if requested_states.last else None)
         return Output(self.weights.head(last), requested if requested_states.any else None)
-
-    def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:
-        return self.run(padded.tokens, BatchedAttention.of_padded(padded), requested_states)
 
     def forward_uncached(self, tokens: Tensor) -> Tensor:
         """Return logits, tokens.shape + (vocabulary,), of whole sequences without a cache, differentiably."""

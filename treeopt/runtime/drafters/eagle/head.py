@@ -7,8 +7,7 @@ the target's hidden state.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,25 +15,22 @@ from torch.nn import functional as F
 
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.head_files import OutputLayer
-from treeopt.runtime.models.attention import BatchedAttention, PassAttention, SequenceAttention, build_attention
+from treeopt.runtime.models.attention import PassAttention, SequenceAttention
 from treeopt.runtime.models.config import ModelConfig
-from treeopt.runtime.models.kv_cache import KVCache, KVStore
+from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import (
-    NO_STATES,
     PREFILL_TOKENS,
     HiddenStates,
     Output,
-    Outputs,
     RequestedStates,
     SequenceInput,
-    concatenate,
     concatenate_states,
 )
+from treeopt.runtime.models.network import Network
 from treeopt.runtime.models.nodes import PassNodes
-from treeopt.runtime.models.padded_batch import PaddedPass, last_rows
-from treeopt.runtime.models.rotary import Rotations
+from treeopt.runtime.models.padded_batch import last_rows
 from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
 
 NO_TOKEN = -1
@@ -135,7 +131,7 @@ class EagleOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EagleHead:
+class EagleHead(Network):
     """A head and the target that it was trained for; `load_eagle` reads it from a folder."""
 
     name: str
@@ -155,41 +151,14 @@ class EagleHead:
     input_norms: tuple[Tensor, ...]
     """(hidden,) before attention, for all layers but the first."""
     output: EagleOutput
-    captures: ClassVar[bool] = True
-    """Whether its passes can be captured as CUDA graphs."""
 
     @property
     def requested_states(self) -> RequestedStates:
         return self.fuse.requested_states
 
-    @property
-    def device(self) -> torch.device:
-        return self.embedding.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.embedding.dtype
-
-    @cached_property
-    def _rotations(self) -> Rotations:
-        config = self.config
-        return Rotations(config.head_size, config.rope_base, config.rope_scaling, self.device)
-
-    def new_caches(self, capacity: int, sequences: int) -> list[KVCache]:
-        """Return empty caches for `capacity` slots each, adjacent in memory."""
-        store = KVStore.empty(self.config, capacity, sequences, rotations=self._rotations, dtype=self.dtype)
-        return store.caches()
-
     def new_sequences(self, capacity: int, nodes: int, sequences: int) -> list["EagleSequence"]:
         """Return the state of sequences of up to `capacity` tokens, each fed up to `nodes` nodes in a step."""
         return [EagleSequence(self, cache, nodes) for cache in new_caches(self, capacity + nodes, sequences)]
-
-    def cache_bytes(self, capacity: int) -> int:
-        return KVStore.sequence_bytes(self.config, capacity, self.dtype)
-
-    def pass_bytes(self, tokens: int) -> int:
-        """Return the peak activation memory of a pass over `tokens` slots, without logits."""
-        return self.dtype.itemsize * tokens * (4 * self.config.hidden + 4 * self.config.intermediate)
 
     @torch.inference_mode()
     def read(self, states: HiddenStates, tokens: Tensor, cache: KVCache) -> None:
@@ -210,29 +179,19 @@ class EagleHead:
             self.hidden(self.fuse(chunk_states), chunk, attention)
             cache.length += len(chunk)
 
-    @torch.inference_mode()
-    def forward(
+    def run(
         self,
-        inputs: Sequence[SequenceInput],
-        requested_states: RequestedStates = NO_STATES,  # noqa: ARG002
+        tokens: Tensor,
+        attention: PassAttention,
+        requested_states: RequestedStates,  # noqa: ARG002
         *,
-        last_only: bool = False,
-    ) -> Outputs:
-        """Return logits and feedback of slots after the committed ones; the feedback is always `HiddenStates.last`."""
-        sizes = [sequence.nodes.rows for sequence in inputs]
-        hidden = self.hidden(
-            concatenate([sequence.features for sequence in inputs if sequence.features is not None]),
-            concatenate([sequence.tokens for sequence in inputs]),
-            build_attention(inputs),
-        )
-        if last_only:
-            return Outputs(self.output(last_rows(hidden, sizes)), [1] * len(sizes))
-        return Outputs(self.output(hidden), sizes)
-
-    def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:  # noqa: ARG002
-        """Return logits and feedback of all rows."""
-        assert padded.features is not None  # hidden states or feedback
-        return self.output(self.hidden(padded.features, padded.tokens, BatchedAttention.of_padded(padded)))
+        features: Tensor | None = None,
+        last_of: Sequence[int] | None = None,
+    ) -> Output:
+        """Return logits and feedback of slots; the feedback is always `HiddenStates.last`."""
+        assert features is not None  # hidden states or feedback
+        hidden = self.hidden(features, tokens, attention)
+        return self.output(hidden if last_of is None else last_rows(hidden, last_of))
 
     def hidden(self, x: Tensor, tokens: Tensor, attention: PassAttention) -> Tensor:
         """Return the residual stream (n, hidden) after all layers, and write the slots' keys and values.
