@@ -50,16 +50,15 @@ class PassSlots:
 
     def write(self, entries: Tensor, new: Tensor) -> Tensor:
         """Write new keys or values, (sequences, heads, n, size), and return the slots that the pass reads."""
-        readable, kv_length = entries[self.sequences], self.batch.kv_length
+        kv_length = self.batch.kv_length
         if self.sequence is None:
-            readable[:, :, kv_length - self.batch.tokens : kv_length] = new
+            entries[self.sequences, :, kv_length - self.batch.tokens : kv_length] = new
         else:
             rows = new.transpose(1, 2).flatten(0, 1)  # (sequences * n, heads, size)
             if self.padded_index is not None:
                 rows = rows[self.padded_index.to(rows.device)]
             entries[self.sequence.to(entries.device), :, self.slot.to(entries.device)] = rows
-            readable = entries[self.sequences]
-        return readable[:, :, :kv_length]
+        return entries[:, :, :kv_length][self.sequences]
 
 
 class PassLayer(CacheLayerMixin):
