@@ -1,18 +1,18 @@
 """A draft model at one sequence: its KV cache, and the committed tokens that it has not read yet."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from treeopt.runtime.drafters.drafter import Step
+from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.sequence_drafter import SequenceState
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import (
     NO_STATES,
-    ForwardModel,
     HiddenStates,
     LanguageModel,
     Output,
@@ -26,6 +26,8 @@ from treeopt.runtime.models.runner import Runner
 
 MAX_CATCH_UP_TOKENS = 512
 """Tokens of a pass over unread tokens, whose mask is square."""
+DraftModel = LanguageModel | EagleHead
+"""A model that drafts node by node: one of its own, or a head on the target."""
 
 
 class DraftSequence(SequenceState, Protocol):
@@ -50,22 +52,6 @@ class DraftSequence(SequenceState, Protocol):
 
     def store(self, nodes: PassNodes, output: Output) -> None:
         """Store what the children of these nodes need of the output."""
-
-
-@runtime_checkable
-class DraftHead(ForwardModel, Protocol):
-    """A head on the target that is fed node by node, as a draft model is."""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the target's vocabulary that it predicts."""
-
-    @property
-    def requested_states(self) -> RequestedStates:
-        """Hidden states of the target that it reads."""
-
-    def new_sequences(self, capacity: int, nodes: int, sequences: int) -> Sequence[DraftSequence]:
-        """Return the state of several sequences; arguments as for `new_draft_sequences`."""
 
 
 class DraftModelSequence:
@@ -139,7 +125,7 @@ class DraftModelSequence:
         self.ready = self.cache.length + len(self.pending) <= self.model.config.max_positions
 
 
-def new_draft_sequences(model: ForwardModel, capacity: int, nodes: int, sequences: int) -> Sequence[DraftSequence]:
+def new_draft_sequences(model: DraftModel, capacity: int, nodes: int, sequences: int) -> Sequence[DraftSequence]:
     """Return the state of a draft model, or of a head, for several sequences.
 
     Args:
@@ -148,20 +134,20 @@ def new_draft_sequences(model: ForwardModel, capacity: int, nodes: int, sequence
         nodes: nodes that a sequence is fed in a step, at most.
         sequences: how many.
     """
-    if isinstance(model, DraftHead):
+    if isinstance(model, EagleHead):
         return model.new_sequences(capacity, nodes, sequences)
     caches = new_caches(model, capacity + nodes, sequences)
-    return [DraftModelSequence(cast("LanguageModel", model), cache) for cache in caches]
+    return [DraftModelSequence(model, cache) for cache in caches]
 
 
-def draft_states(model: ForwardModel) -> RequestedStates:
+def draft_states(model: DraftModel) -> RequestedStates:
     """Return the hidden states of the target that a draft model or head reads."""
-    return model.requested_states if isinstance(model, DraftHead) else NO_STATES
+    return model.requested_states if isinstance(model, EagleHead) else NO_STATES
 
 
-def predicted_tokens(model: ForwardModel) -> int:
+def predicted_tokens(model: DraftModel) -> int:
     """Return how many tokens of the target's vocabulary a draft model or head predicts."""
-    return model.tokens if isinstance(model, DraftHead) else model.config.vocabulary
+    return model.tokens if isinstance(model, EagleHead) else model.config.vocabulary
 
 
 def root_logits(runner: Runner, drafts: Sequence[DraftSequence]) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.draft_model import (
+    DraftModel,
     DraftSequence,
     draft_states,
     new_draft_sequences,
@@ -23,7 +24,6 @@ from treeopt.runtime.drafters.drafter import CACHED_PASSES, Proposal, intern_tre
 from treeopt.runtime.drafters.heads import check_children
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.finite import Scores
-from treeopt.runtime.models.model import ForwardModel
 from treeopt.runtime.models.nodes import NOT_FED, PassNodes
 from treeopt.runtime.models.runner import Runner, make_graph_pool
 from treeopt.trees import TokenTree
@@ -155,7 +155,7 @@ class ExpandingDrafter(SequenceDrafter[DraftSequence]):
 
     def __init__(
         self,
-        model: ForwardModel,
+        model: DraftModel,
         policy: ExpansionPolicy,
         *,
         capacity: int,

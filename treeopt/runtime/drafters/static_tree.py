@@ -9,6 +9,7 @@ from torch import Tensor
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime.drafters.draft_levels import LevelSampler, draft_levels, feed_indices
 from treeopt.runtime.drafters.draft_model import (
+    DraftModel,
     DraftSequence,
     draft_states,
     new_draft_sequences,
@@ -19,7 +20,7 @@ from treeopt.runtime.drafters.draft_model import (
 from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.heads import check_children
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
-from treeopt.runtime.models.model import ForwardModel, SequenceInput
+from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.nodes import NOT_FED
 from treeopt.runtime.models.runner import GraphPool, Runner, make_graph_pool
 from treeopt.runtime.rules import RULES, Rule
@@ -47,7 +48,7 @@ class StaticTreeDrafter(SequenceDrafter[DraftSequence]):
 
     def __init__(
         self,
-        model: ForwardModel,
+        model: DraftModel,
         tree: TokenTree,
         *,
         capacity: int,
