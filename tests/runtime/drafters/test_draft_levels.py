@@ -1,5 +1,7 @@
 """Levels of static trees: every child has its own random number, and tokens are as frequent as probable."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -14,9 +16,8 @@ random_drafts = pytest.mark.parametrize("rule", ["sequoia", "specinfer"])
 
 def draft_tokens(tree, rule, logits, seeds):
     """Return the tokens (B, n) of trees if every distribution is that of the logits."""
-    sampler = LevelSampler(
-        "draft", rule=RULES[rule], sampling=Sampling(1.0), max_nodes=tree.nodes, vocabulary=len(logits), device=CPU
-    )
+    model = SimpleNamespace(name="draft", device=CPU, config=SimpleNamespace(vocabulary=len(logits)))
+    sampler = LevelSampler(model, rule=RULES[rule], sampling=Sampling(1.0), max_nodes=tree.nodes)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     sampler.begin(tree, [0] * len(seeds))
     for level in draft_levels(tree, CPU):

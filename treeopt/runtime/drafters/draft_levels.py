@@ -13,6 +13,7 @@ from treeopt.arrays import Integers
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.drafter import Proposal
 from treeopt.runtime.models.finite import Scores
+from treeopt.runtime.models.model import ForwardModel
 from treeopt.runtime.models.nodes import NOT_FED, PassNodes
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
@@ -47,24 +48,21 @@ class LevelSampler:
     """Fills one static tree at a time, in buffers that all trees share.
 
     Args:
-        name: of the draft model or head, for warnings.
+        model: the draft model or head whose logits the trees are filled from.
         rule: verification rule, which determines how children are sampled.
         sampling: what children are sampled from; greedy takes the top tokens, whatever the rule.
         max_nodes: nodes of the largest tree.
-        vocabulary: V.
-        device: of the draft model or head.
     """
 
-    def __init__(
-        self, name: str, *, rule: Rule, sampling: Sampling, max_nodes: int, vocabulary: int, device: torch.device
-    ) -> None:
-        self._name, self._draw, self._sampling = name, rule.draw, sampling
-        self._max_nodes, self._device = max_nodes, device
+    def __init__(self, model: ForwardModel, *, rule: Rule, sampling: Sampling, max_nodes: int) -> None:
+        self._name, self._device = model.name, model.device
+        self._draw, self._sampling, self._max_nodes = rule.draw, sampling, max_nodes
         self._random = rule.random_drafts and not sampling.greedy
-        self._columns = vocabulary if self._random else 1
+        self._columns = model.config.vocabulary if self._random else 1
         self._shape: tuple[TokenTree, int] | None = None
         self._allocate(1)
         if self._random:  # compile the kernels now, not in the first step
+            device = model.device
             self._draw(torch.ones((1, 1, 2), device=device), index_children([2], device), [torch.Generator(device)])
 
     def begin(self, tree: TokenTree, roots: Sequence[int]) -> None:

@@ -64,14 +64,7 @@ class StaticTreeDrafter(SequenceDrafter[DraftSequence]):
         self.sampled = rule.random_drafts
         self.requested_states = draft_states(model)
         self._runner = Runner(model, max_nodes=self.max_tokens, pool=pool or make_graph_pool(model.device, cuda_graphs))
-        self._sampler = LevelSampler(
-            model.name,
-            rule=rule,
-            sampling=sampling,
-            max_nodes=self.max_tokens,
-            vocabulary=model.config.vocabulary,
-            device=model.device,
-        )
+        self._sampler = LevelSampler(model, rule=rule, sampling=sampling, max_nodes=self.max_tokens)
         longest = min(capacity, model.config.max_positions)
         super().__init__(partial(new_draft_sequences, model, longest, self.max_tokens))
 

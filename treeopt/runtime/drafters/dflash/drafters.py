@@ -169,14 +169,7 @@ def tree_filler(head: DFlashHead, tree: TokenTree) -> FillTree:
         return MarginalTree(head, tree).fill
     check_tree(head, tree)
     markov, levels = head.markov, draft_levels(tree, head.device)
-    sampler = LevelSampler(
-        head.name,
-        rule=RULES["target"],
-        sampling=GREEDY,
-        max_nodes=tree.nodes,
-        vocabulary=head.config.vocabulary,
-        device=head.device,
-    )
+    sampler = LevelSampler(head, rule=RULES["target"], sampling=GREEDY, max_nodes=tree.nodes)
 
     @torch.inference_mode()
     def fill(roots: Sequence[int], logits: Tensor) -> list[Proposal]:
