@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import NamedTuple, Protocol
 
-from treeopt.errors import BatchError, TreeoptError
+from treeopt.errors import BatchError, OutOfMemoryError, TreeoptError
 from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.texts.stop import StoppingCriteria
@@ -39,13 +39,14 @@ class RequestOutput(NamedTuple):
 
 
 class ActiveRequest(NamedTuple):
-    """A valid request that waits or is being decoded."""
+    """A valid request that is being decoded."""
 
     number: int
     """Of the request."""
     sequence: int
     """Number of its sequence in the target and the drafter."""
-    request: GenerationRequest
+    token_ids: Sequence[int]
+    seed: int
     criteria: StoppingCriteria
 
     def make_output(self, step: Step | TreeoptError) -> RequestOutput:
@@ -106,7 +107,6 @@ def decode_batch(
     source: QueuedRequests,
     batch_size: int,
     *,
-    begin: Callable[[ActiveRequest], TreeoptError | None],
     before_step: Callable[[int], object],
 ) -> Iterator[RequestOutput]:
     """Yield the outputs of all requests, at most `batch_size` of which are decoded at a time.
@@ -115,7 +115,6 @@ def decode_batch(
         stepper: decodes one step of the whole batch.
         source: supplies the requests.
         batch_size: sequences at a time.
-        begin: prefills the sequence of a request, or returns why it cannot be decoded.
         before_step: called with the number of sequences before each step.
     """
     running: list[ActiveRequest] = []
@@ -126,7 +125,7 @@ def decode_batch(
                     yield arrival
                     continue
                 running.append(arrival)  # before it begins, so that an interruption frees it
-                error = begin(arrival)
+                error = _begin(stepper, arrival)
                 if error is not None or arrival.criteria.reached:
                     running.remove(arrival)
                     stepper.end(arrival.sequence)
@@ -144,6 +143,17 @@ def decode_batch(
     finally:
         for active in running:
             stepper.end(active.sequence)
+
+
+def _begin(stepper: Stepper, active: ActiveRequest) -> TreeoptError | None:
+    """Begin the sequence of a request, or return why it cannot be decoded."""
+    try:
+        stepper.begin(active.sequence, active.token_ids, active.seed)
+    except OutOfMemoryError:
+        raise  # not the fault of this request
+    except TreeoptError as error:
+        return error
+    return None
 
 
 def iterate_tokens(outputs: Iterable[RequestOutput], requests: int) -> Iterator[tuple[int, list[int]]]:

@@ -6,10 +6,9 @@ from itertools import chain
 from queue import SimpleQueue
 from time import perf_counter
 
-import torch
 from torch import Tensor
 
-from treeopt.errors import InvalidValueError, OutOfMemoryError, TreeoptError
+from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.records.sampling import Sampling, resolve_draft_sampling
 from treeopt.runtime.decoding.acceptance import Acceptance
 from treeopt.runtime.decoding.batch import (
@@ -286,15 +285,14 @@ class Decoder:
 
         self._reserve(batch_size)
         source = QueuedRequests(requests, self._activate)
-        return decode_batch(self._stepper, source, batch_size, begin=self._begin_request, before_step=before_step)
+        return decode_batch(self._stepper, source, batch_size, before_step=before_step)
 
     def start(self, token_ids: Sequence[int], *, seed: int | None = None) -> None:
         """Begin a sequence: prefill all of it but the last token, which becomes the root."""
         self._stepper.end(self._sequence)
         self._reserve(1)
-        self._last_sequence += 1
-        self._sequence = self._last_sequence
-        self._begin(self._sequence, token_ids, seed)
+        self._sequence, seed = self._number_sequence(seed)
+        self._stepper.begin(self._sequence, token_ids, seed)
 
     def step(self) -> Step:
         """Decode one step; raises TreeoptError, and drops the sequence, if the target's logits are not finite."""
@@ -345,10 +343,16 @@ class Decoder:
         return self._sequence
 
     def _activate(self, number: int, request: GenerationRequest) -> ActiveRequest:
-        """Assign a sequence to a request; raises InvalidValueError for invalid stop sequences."""
+        """Assign a sequence to a request; raises InvalidValueError for an invalid one."""
         criteria = self._stopping_criteria(request)
+        sequence, seed = self._number_sequence(request.seed)
+        self._setup.check_request(request.token_ids, request.max_new_tokens)
+        return ActiveRequest(number, sequence, request.token_ids, seed, criteria)
+
+    def _number_sequence(self, seed: int | None) -> tuple[int, int]:
+        """Return the number of a new sequence, and its seed, which by default depends on the number."""
         self._last_sequence += 1
-        return ActiveRequest(number, self._last_sequence, request, criteria)
+        return self._last_sequence, sequence_seed(self._seed, self._last_sequence) if seed is None else seed
 
     def _check_change(self, tree: TokenTree) -> None:
         if self._setup.tree is None:
@@ -368,25 +372,6 @@ class Decoder:
         self._targets.reserve(sequences)
         if isinstance(self._drafter, SequenceDrafter | SwitchingDrafter):
             self._drafter.reserve(sequences)
-
-    @torch.inference_mode()
-    def _begin(self, sequence: int, token_ids: Sequence[int], seed: int | None) -> None:
-        """Prefill the target and begin the drafter; the default seed depends on the sequence's number."""
-        target = self._targets.acquire(sequence)
-        seed = sequence_seed(self._seed, sequence) if seed is None else seed
-        self._drafter.begin(sequence, token_ids, target.begin(token_ids, seed))
-
-    def _begin_request(self, active: ActiveRequest) -> TreeoptError | None:
-        """Begin the sequence of a request, or return why it cannot be decoded."""
-        request = active.request
-        try:
-            self._setup.check_request(request.token_ids, request.max_new_tokens)
-            self._begin(active.sequence, request.token_ids, request.seed)
-        except OutOfMemoryError:
-            raise  # not the fault of this request
-        except TreeoptError as error:
-            return error
-        return None
 
     def _new_targets(self, sequences: int) -> list[TargetSequence]:
         caches = self.target.new_caches(self.max_sequence_tokens + self.max_nodes, sequences)

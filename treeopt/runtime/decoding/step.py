@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
 from treeopt.errors import TreeoptError
@@ -39,6 +40,12 @@ class Stepper:
     on_step: Observer | None = None
     now_s: Callable[[], float] = perf_counter
     _warned: bool = False
+
+    @torch.inference_mode()
+    def begin(self, sequence: int, token_ids: Sequence[int], seed: int) -> None:
+        """Prefill all tokens of a sequence but the last, which is the root, and begin the drafter."""
+        states = self.targets.acquire(sequence).begin(token_ids, seed)
+        self.drafter.begin(sequence, token_ids, states)
 
     def step(self, sequences: Sequence[int]) -> list[Step | TreeoptError]:
         """Decode one step of each sequence; return an error for each sequence whose logits are not finite."""
