@@ -1,7 +1,7 @@
 """Measuring one drafter with trees of its own: all prompts are decoded with the settings that are fast on a few."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -198,13 +198,14 @@ class SettingsMeasurement:
         return list(prompt_set.prompts)[: len(decodes[0])], decodes
 
     def _decoder(self, setting: DrafterSetting | None, point: DecodingPoint) -> Decoder:
-        drafter: Drafter | None = None if setting is None else self.drafter.make_with_setting(setting)
+        loaded = replace(self.drafter, cuda_graphs=self.settings.cuda_graphs)
+        drafter: Drafter | None = None if setting is None else loaded.make_with_setting(setting)
         return Decoder(
-            self.drafter.target,
+            loaded.target,
             drafter,
             sampling=point.sampling,
-            max_sequence_tokens=self.drafter.capacity,
-            cuda_graphs=self.settings.cuda_graphs,
+            max_sequence_tokens=loaded.capacity,
+            cuda_graphs=loaded.cuda_graphs,
         )
 
     @property

@@ -168,7 +168,8 @@ class DrafterTimer:
         """Return the steps of a decoder with room for every tree."""
         largest = max(trees, key=lambda tree: tree.nodes)
         capacity = point.context_tokens + ROOM_TOKENS
-        drafter = replace(self.drafter, capacity=capacity).make_with_tree(largest)
+        graphs = self.settings.cuda_graphs
+        drafter = replace(self.drafter, capacity=capacity, cuda_graphs=graphs).make_with_tree(largest)
         assert isinstance(
             drafter, StaticTreeDrafter | MedusaDrafter | DFlashDrafter | PEagleDrafter
         )  # they fill any tree
@@ -177,7 +178,7 @@ class DrafterTimer:
             drafter,
             sampling=point.sampling,
             max_sequence_tokens=capacity,
-            cuda_graphs=self.settings.cuda_graphs,
+            cuda_graphs=graphs,
         )
         return DecodingSteps(decoder, tokens[: point.context_tokens], point.batch_size, drafter.change_tree)
 

@@ -11,12 +11,15 @@ from tests.profiler.pretended import FakeClock
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.drafters.times import STEP_ROUNDS, DrafterTimer
+from treeopt.profiler.latency.passes import TimedPoint
 from treeopt.profiler.latency.rounds import Recorder
+from treeopt.records.sampling import GREEDY
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.dflash.head import MarkovHead
 from treeopt.runtime.drafters.eagle import EagleHead
 from treeopt.runtime.drafters.medusa import MedusaHeads
+from treeopt.trees import chain
 
 CONDITIONS = ((20, 1), (40, 3))
 SETTINGS = Settings(context_tokens=(20, 40), batch_sizes=(1, 3), max_tokens=16, rounds=2, depth=4)
@@ -110,3 +113,14 @@ def test_operating_points_beyond_memory_are_left_out(loaded, monkeypatch):
     latencies = target_latencies()
     (measured,) = measure(loaded("eagle"), monkeypatch, latencies)
     assert measured.batch_size == 1
+
+
+@pytest.mark.parametrize("name", ["eagle", "p-eagle", "dflash", "dspark"])
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_steps_capture_the_passes_of_heads_as_the_settings_say(loaded, name, cuda_graphs):
+    settings = replace(SETTINGS, cuda_graphs=cuda_graphs)
+    point, tokens = TimedPoint(context_tokens=20, batch_size=1, sampling=GREEDY), [3, 1, 4, 1] * 5
+    timer = DrafterTimer(loaded(name), tokens, settings, Recorder(CountingClock(), Checkpoint(None, "")))
+    decoder = timer._open_steps(tokens, [chain(2)], point).decoder
+    list(decoder.generate([3, 1, 4], 6))
+    assert bool(decoder._drafter._runner.captured) == cuda_graphs

@@ -43,6 +43,8 @@ class LoadedDrafter:
     """Heads on the target, None if the drafter has none."""
     capacity: int
     """Longest sequence."""
+    cuda_graphs: bool | None = None
+    """Whether passes are captured as CUDA graphs, by default on a CUDA device."""
 
     @property
     def name(self) -> str:
@@ -106,11 +108,11 @@ def _load_block_head(name: str, folder: Path, target: Transformer, *, markov: bo
 def _expanding(loaded: LoadedDrafter, policy: ExpansionPolicy) -> Drafter:
     model = loaded.draft if loaded.heads is None else loaded.heads
     assert model is not None  # loaded with one of the two
-    return ExpandingDrafter(model, policy, capacity=loaded.capacity)
+    return ExpandingDrafter(model, policy, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs)
 
 
 def _dflash(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
-    return DFlashDrafter(loaded.heads, tree, capacity=loaded.capacity)
+    return DFlashDrafter(loaded.heads, tree, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs)
 
 
 DRAFTER_KINDS = {
@@ -122,7 +124,9 @@ DRAFTER_KINDS = {
     "dflash": DrafterKind(_dflash, load=partial(_load_block_head, "dflash"), bundled="DFLASH"),
     "dspark": DrafterKind(_dflash, load=partial(_load_block_head, "dspark", markov=True)),
     "ddtree": DrafterKind(
-        lambda loaded, setting: DDTreeDrafter(loaded.heads, setting, capacity=loaded.capacity),
+        lambda loaded, setting: DDTreeDrafter(
+            loaded.heads, setting, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs
+        ),
         load=partial(_load_block_head, "ddtree"),
         bundled="DFLASH",
     ),
@@ -132,12 +136,16 @@ DRAFTER_KINDS = {
         bundled="REDRAFTER",
     ),
     "eagle": DrafterKind(
-        lambda loaded, tree: StaticTreeDrafter(loaded.heads, tree, capacity=loaded.capacity),
+        lambda loaded, tree: StaticTreeDrafter(
+            loaded.heads, tree, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs
+        ),
         load=load_eagle,
         bundled="EAGLE",
     ),
     "p-eagle": DrafterKind(
-        lambda loaded, tree: PEagleDrafter(loaded.heads, tree, capacity=loaded.capacity),
+        lambda loaded, tree: PEagleDrafter(
+            loaded.heads, tree, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs
+        ),
         load=load_p_eagle,
     ),
     "eagle2": DrafterKind(_expanding, load=load_eagle),
