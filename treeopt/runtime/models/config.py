@@ -160,9 +160,15 @@ def _sliding_layers(fields: Fields, content: dict[str, object], architecture: st
     if kinds is None:
         first = fields.integer("max_window_layers", least=0) if "max_window_layers" in fields else FULL_LAYERS
         return frozenset(range(first, layers)) if slides else frozenset()
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in LAYER_KINDS for kind in kinds):
-        raise fields.error("layer_types", f"expected a list of {layers} {' and '.join(LAYER_KINDS)}. Got {kinds!r}.")
-    listed = frozenset(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
+    listed = parse_sliding_layers(fields, kinds, layers)
     if listed and not slides:
         raise fields.error("layer_types", "expected no sliding attention without use_sliding_window.")
     return listed
+
+
+def parse_sliding_layers(fields: Fields, kinds: object, layers: int) -> frozenset[int]:
+    """Return the layers with sliding attention, given `layer_types`; raises FormatError for an invalid list."""
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in LAYER_KINDS for kind in kinds):
+        reason = f"expected a list of {layers} {' and '.join(LAYER_KINDS)}. Got {kinds!r:.80}."
+        raise fields.error("layer_types", reason)
+    return frozenset(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")

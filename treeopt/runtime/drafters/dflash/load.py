@@ -11,12 +11,8 @@ from torch import Tensor
 
 from treeopt.files.fields import Fields
 from treeopt.runtime.drafters.dflash.head import DFlashHead, MarkovHead
-from treeopt.runtime.drafters.head_files import (
-    HeadFolder,
-    HeadVocabulary,
-    stored_rows,
-)
-from treeopt.runtime.models.config import LAYER_KINDS, ModelConfig
+from treeopt.runtime.drafters.head_files import HeadFolder, HeadVocabulary, stored_rows
+from treeopt.runtime.models.config import ModelConfig, parse_sliding_layers
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import RequestedStates
 from treeopt.runtime.models.tensor_reader import TensorReader
@@ -105,12 +101,10 @@ def _read_sizes(folder: HeadFolder) -> ModelConfig:
     folder.check_size("hidden_size", config.hidden, folder.target.config.hidden)
     kinds = sizes.get("layer_types") or folder.get("layer_types")
     if kinds is None:
-        return replace(config, sliding_layers=frozenset(), sliding_window=None)
-    if not isinstance(kinds, list) or len(kinds) != config.layers or not all(kind in LAYER_KINDS for kind in kinds):
-        reason = f"expected a list of {config.layers} {' and '.join(LAYER_KINDS)}. Got {kinds!r:.80}."
-        raise folder.error("layer_types", reason)
-    sliding = frozenset(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
-    window = Fields(folder.config_path, sizes).integer("sliding_window") if sliding else None
+        return config
+    fields = Fields(folder.config_path, sizes)
+    sliding = parse_sliding_layers(fields, kinds, config.layers)
+    window = fields.integer("sliding_window") if sliding else None
     return replace(config, sliding_layers=sliding, sliding_window=window)
 
 
