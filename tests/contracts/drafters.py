@@ -68,9 +68,11 @@ def page_drafter(length):
         return runpy.run_path(module.name)["RepeatDrafter"](length)
 
 
-def medusa(target, tree):
+def medusa(target, tree, *, second_bias=0.0):
+    """Return a drafter with random heads; `second_bias` is added to a bias of the second."""
     size, generator = target.config.hidden, torch.Generator().manual_seed(0)
     weight, bias = 0.3 * torch.randn(3, size, size, generator=generator), torch.randn(3, size, generator=generator)
+    bias[1, 0] += second_bias
     return MedusaDrafter(MedusaHeads(target, weight.to(target.device), bias.to(target.device)), tree)
 
 

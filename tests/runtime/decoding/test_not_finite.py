@@ -258,9 +258,7 @@ class TestState:
 
 def broken_medusa(target, value):
     """Return heads of which the second has a bias that is not finite."""
-    drafter = medusa(target, level_widths([2, 2]))
-    drafter.heads._bias[target.config.hidden] = value
-    return drafter
+    return medusa(target, level_widths([2, 2]), second_bias=value)
 
 
 def broken_redrafter(target, value, width=2):

@@ -40,13 +40,13 @@ class MedusaHeads:
         self.name = f"Medusa heads of {target.name}"
         self.levels = len(weight)
         self.tokens = target.config.vocabulary
-        self._blocks = Linear(weight.to(target.device, target.dtype).flatten(0, 1).contiguous())
-        self._bias = bias.to(target.device, target.dtype).flatten()
+        blocks, biases = (tensor.to(target.device, target.dtype).flatten(0, 1) for tensor in (weight, bias))
+        self._blocks = Linear(blocks.contiguous(), biases)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits (n, D, V) of every head on hidden states (n, hidden)."""
-        blocks = F.silu(self._blocks(hidden) + self._bias).unflatten(-1, (self.levels, -1))
+        blocks = F.silu(self._blocks(hidden)).unflatten(-1, (self.levels, -1))
         states = (hidden[:, None] + blocks).flatten(0, 1)
         logits: Tensor = self.target.logits(states).unflatten(0, (-1, self.levels))
         return logits
