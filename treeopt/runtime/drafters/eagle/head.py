@@ -7,7 +7,6 @@ the target's hidden state.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,15 +34,8 @@ from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
 
 NO_TOKEN = -1
 """Read by the first slot of MTP modules, which were trained with zeros in place of an embedding there."""
-
-
-class LayerInput(NamedTuple):
-    """The input of the first layer."""
-
-    attention_input: Tensor
-    """(n, inputs)."""
-    residual: Tensor
-    """(n, hidden)."""
+FirstInput = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From embeddings and fused states, or feedback, to what the first attention reads, (n, inputs), and its residual, (n, hidden)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +72,10 @@ class Eagle3Input:
     normed_residual: bool
     """Whether attention's output is added to the normalised x instead of x itself."""
 
-    def __call__(self, embedded: Tensor, x: Tensor) -> LayerInput:
+    def __call__(self, embedded: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         normed = rms_norm(x, self.hidden_norm, self.config)
         attention_input = torch.cat([rms_norm(embedded, self.embedding_norm, self.config), normed], -1)
-        return LayerInput(attention_input, normed if self.normed_residual else x)
+        return attention_input, normed if self.normed_residual else x
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +84,9 @@ class Eagle1Input:
 
     fc: Linear
 
-    def __call__(self, embedded: Tensor, x: Tensor) -> LayerInput:
+    def __call__(self, embedded: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         projected = self.fc(torch.cat([embedded, x], -1))
-        return LayerInput(projected, projected)
+        return projected, projected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +99,10 @@ class MTPInput:
     fc: Linear
     input_norm: Tensor
 
-    def __call__(self, embedded: Tensor, x: Tensor) -> LayerInput:
+    def __call__(self, embedded: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         normed = rms_norm(x, self.hidden_norm, self.config), rms_norm(embedded, self.embedding_norm, self.config)
         projected = self.fc(torch.cat(normed, -1))
-        return LayerInput(rms_norm(projected, self.input_norm, self.config), projected)
+        return rms_norm(projected, self.input_norm, self.config), projected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +137,7 @@ class EagleHead(Network):
     first_embedding_read: bool = True
     """Whether the first slot reads the embedding of its token; MTP modules read `NO_TOKEN` there."""
     fuse: StateFusion
-    make_input: Callable[[Tensor, Tensor], LayerInput]
-    """From embeddings and fused states, or feedback."""
+    make_input: FirstInput
     layers: tuple[Layer, ...]
     input_norms: tuple[Tensor, ...]
     """(hidden,) before attention, for all layers but the first."""

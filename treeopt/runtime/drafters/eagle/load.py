@@ -1,7 +1,6 @@
 """Reads EAGLE heads from folders: the tensors determine the kind of head, the configuration its norms and inputs."""
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from treeopt.runtime.drafters.eagle.head import (
     Eagle3Input,
     EagleHead,
     EagleOutput,
-    LayerInput,
+    FirstInput,
     MTPInput,
     StateFusion,
 )
@@ -96,7 +95,7 @@ class EagleLoader:
             tokens=vocabulary.tokens,
             embedding=self._embedding(),
             fuse=self._fusion(layer_ids),
-            make_input=self._layer_input(),
+            make_input=self._first_input(),
             layers=tuple(
                 folder.layer(sizes, prefix, 2 * hidden if self._eagle3 and prefix == self._first else hidden)
                 for prefix in prefixes
@@ -176,7 +175,7 @@ class EagleLoader:
             )
         return layer_ids
 
-    def _layer_input(self) -> Callable[[Tensor, Tensor], LayerInput]:
+    def _first_input(self) -> FirstInput:
         folder, hidden = self._folder, self._sizes.hidden
         if not self._eagle3:
             return Eagle1Input(fc=folder.linear("fc", hidden, 2 * hidden))
