@@ -84,8 +84,8 @@ class DrafterKind(NamedTuple):
     """From a static tree, or from a record of `treeopt.trees.drafter_setting.PARAMETERS`."""
     load: Callable[..., Any] | None = None
     """From folder, target, and for EAGLE heads `layer_ids`, to heads; None for a drafter without heads."""
-    bundled: str | None = None
-    """Constant in `treeopt.bundled` with the folder of the bundled heads."""
+    bundled: Path | None = None
+    """Folder of the bundled heads."""
 
 
 def _load_block_head(name: str, folder: Path, target: Transformer, *, markov: bool = False) -> DFlashHead:
@@ -119,28 +119,28 @@ DRAFTER_KINDS = {
     "medusa": DrafterKind(
         lambda loaded, tree: MedusaDrafter(loaded.heads, tree),
         load=load_medusa,
-        bundled="MEDUSA",
+        bundled=bundle.MEDUSA,
     ),
-    "dflash": DrafterKind(_dflash, load=partial(_load_block_head, "dflash"), bundled="DFLASH"),
+    "dflash": DrafterKind(_dflash, load=partial(_load_block_head, "dflash"), bundled=bundle.DFLASH),
     "dspark": DrafterKind(_dflash, load=partial(_load_block_head, "dspark", markov=True)),
     "ddtree": DrafterKind(
         lambda loaded, setting: DDTreeDrafter(
             loaded.heads, setting, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs
         ),
         load=partial(_load_block_head, "ddtree"),
-        bundled="DFLASH",
+        bundled=bundle.DFLASH,
     ),
     "redrafter": DrafterKind(
         lambda loaded, setting: RedrafterDrafter(loaded.heads, setting.width, setting.length),
         load=load_redrafter,
-        bundled="REDRAFTER",
+        bundled=bundle.REDRAFTER,
     ),
     "eagle": DrafterKind(
         lambda loaded, tree: StaticTreeDrafter(
             loaded.heads, tree, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs
         ),
         load=load_eagle,
-        bundled="EAGLE",
+        bundled=bundle.EAGLE,
     ),
     "p-eagle": DrafterKind(
         lambda loaded, tree: PEagleDrafter(
@@ -206,13 +206,12 @@ def load_drafter(setting: DrafterSetting, models: ModelPair, *, capacity: int | 
 
 def find_bundled_heads(name: str, models: ModelPair) -> Path:
     """Return the folder of the bundled heads; raises InfeasibleError if there are none for the drafter and target."""
-    constant = DRAFTER_KINDS[name].bundled
-    if constant is None:
+    folder = DRAFTER_KINDS[name].bundled
+    if folder is None:
         raise InfeasibleError(
             f"heads: expected a folder, because none ship for {name}. Got none: add it with --drafter {name}=DIR.",
             field="heads",
         )
-    folder: Path = getattr(bundle, constant)
     if models.described.target_digest != ModelFolder(bundle.TARGET).digest:
         raise InfeasibleError(
             f"heads: those that ship are the bundled target's. Got {models.target.name}: give heads of your own with "
