@@ -1,12 +1,11 @@
 """Toy models whose logits follow from the last token, and drafts of them that are not finite after some tokens."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import torch
 
 from tests.support.markov import Memoryless
 from treeopt.runtime import distribution
+from treeopt.runtime.models.model import ModelSizes
 
 NAN, INF = float("nan"), float("inf")
 NOT_FINITE = {
@@ -23,9 +22,7 @@ class Table(Memoryless):
 
     def __init__(self, logits, name="toy"):
         self.logits, self.name = logits, name
-        self.config = SimpleNamespace(
-            vocabulary=len(logits), max_positions=1000, limited_by="trained length", end_tokens=()
-        )
+        self.config = ModelSizes(vocabulary=len(logits), max_positions=1000, end_tokens=())
 
     @classmethod
     def random(cls, seed, vocabulary, name="toy"):

@@ -1,5 +1,7 @@
 """A draft model that takes shorter sequences than the target stops drafting there, and decoding goes on plainly."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.decoded import PROMPT, joined
@@ -73,6 +75,6 @@ def test_another_drafter_may_take_over_beyond_the_limit(target, short, greedy_te
 def test_sampled_sequences_follow_the_targets_distribution(rule, chi_squared):
     """The draft takes 3 tokens, so drafting ends after one or two tokens of most sequences."""
     target, draft = Table.random(5, 4, "target"), Table.random(6, 4, "draft")
-    draft.config.max_positions = 3
+    draft.config = replace(draft.config, max_positions=3)
     decoder = Decoder(target, draft, level_widths([2, 1]), rule=rule, temperature=1.0, seed=2)
     assert chi_squared(counted(decoder, (0, 2), 4, 500, 4)[0], target.joint(2, 4, Sampling(1.0))) > 1e-3

@@ -36,8 +36,6 @@ class ModelConfig(ModelSizes):
     norm_epsilon: float
     rope_base: float
     rope_scaling: RopeScaling | None = None
-    sliding_window: int | None = None
-    """Sliding window in tokens, the token itself included; None without sliding attention."""
     sliding_layers: frozenset[int] = frozenset()
     """Indices of the layers with sliding attention."""
     query_key_value_bias: bool = False

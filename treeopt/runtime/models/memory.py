@@ -66,7 +66,7 @@ def decoder_bytes(
     # all chunks of a prompt but the first need a mask, in blocks of rows
     chunk_mask = (width + 2) * BLOCK_ROWS * sequence_tokens if sequence_tokens > PREFILL_TOKENS else 0
     temporary = max(target.pass_bytes(max(n, chunk_tokens)) + chunk_mask, width * n * vocabulary + probabilities)
-    if getattr(target.config, "sliding_window", None) is not None:
+    if target.config.sliding_window is not None:
         temporary = max(temporary, target.pass_bytes(n) + (width + 5) * n * (sequence_tokens + n))
     needed = Counter({target.device: target.cache_bytes(sequence_tokens + n) + mask + residuals})
     if draft is not None and n > 1:

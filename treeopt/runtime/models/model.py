@@ -143,6 +143,8 @@ class ModelSizes:
     """What limits `max_positions`."""
     end_tokens: tuple[int, ...]
     """Tokens that end a sequence; may be empty."""
+    sliding_window: int | None = None
+    """Sliding window in tokens, the token itself included; None without sliding attention."""
 
 
 class SequenceCache:

@@ -19,8 +19,6 @@ LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"
 class AdapterSizes(ModelSizes):
     """Sizes of a model; its sequences are limited by the length up to which attention and positions stay the same."""
 
-    sliding_window: int | None
-    """Sliding window in tokens, the token itself included; None without sliding attention."""
     every_layer_slides: bool
     """Whether no layer has full attention."""
     parameters: int
