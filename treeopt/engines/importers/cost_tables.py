@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from treeopt.engines.importers.foreign_file import ForeignFile, source_text
-from treeopt.engines.importers.importer import TIMES, ImportedLatency, Importer, Measurements, build_curve
+from treeopt.engines.importers.importer import TIMES, ImportedLatency, Importer, build_curve
 from treeopt.files.fields import Fields
 
 SGLANG_KIND = "SGLang cost table"
@@ -42,7 +42,7 @@ class _Probes:
         return cls(field=counts_field, counts=counts, values=[value * unit for value in values])
 
 
-def read_sampled_costs(file: ForeignFile) -> Measurements:
+def read_sampled_costs(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     """Return the curve of `sample_steps_per_sec`, taken as that of batch size 1."""
     fields = Fields(file.path, file.json)
     probes = _Probes.read(fields, "sample_batch_tokens", "sample_steps_per_sec")
@@ -50,34 +50,31 @@ def read_sampled_costs(file: ForeignFile) -> Measurements:
         raise fields.error("sample_steps_per_sec", f"expected numbers above 0. Got {min(probes.values):g}.")
     with np.errstate(over="ignore"):  # infinite seconds are refused
         step_s = 1 / np.array(probes.values)
-    latency = _build_latency(file, SGLANG_KIND, 1, probes.counts, step_s.tolist(), probes.field)
-    return Measurements(latencies=(latency,))
+    return (_build_latency(file, SGLANG_KIND, 1, probes.counts, step_s.tolist(), probes.field),)
 
 
-def read_additive_costs(file: ForeignFile) -> Measurements:
+def read_additive_costs(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     """Return a curve for every batch size of `bs_probes`."""
     fields = Fields(file.path, file.json)
-    latencies = _build_additive_latencies(
+    return _build_additive_latencies(
         file,
         SGLANG_KIND,
         fixed_s=fields.number("bias_seconds", least=-math.inf),
         batches=_Probes.read(fields, "bs_probes", "alpha_seconds"),
         passes=_Probes.read(fields, "m_probes", "theta_seconds"),
     )
-    return Measurements(latencies=latencies)
 
 
-def read_tensorrt_costs(file: ForeignFile) -> Measurements:
+def read_tensorrt_costs(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     """Return a curve for every batch size of `batch_sizes`."""
     fields = Fields(file.path, file.json)
-    latencies = _build_additive_latencies(
+    return _build_additive_latencies(
         file,
         "TensorRT-LLM cost table",
         fixed_s=fields.number("fixed_overhead_ms", least=-math.inf) * 1e-3,
         batches=_Probes.read(fields, "batch_sizes", "batch_overhead_ms", unit=1e-3),
         passes=_Probes.read(fields, "token_counts", "step_time_ms", unit=1e-3),
     )
-    return Measurements(latencies=latencies)
 
 
 def _build_additive_latencies(

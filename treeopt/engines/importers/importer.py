@@ -78,13 +78,8 @@ class SweepRow:
     """Name of the target; None if the file does not contain it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurements:
-    """Content of one file; at least one field is set."""
-
-    acceptance: ImportedAcceptance | None = None
-    latencies: tuple[ImportedLatency, ...] = ()
-    sweep: tuple[SweepRow, ...] = ()
+Measurements = ImportedAcceptance | tuple[ImportedLatency, ...] | tuple[SweepRow, ...]
+"""Content of one file: acceptance, times by context and batch size, or the rows of a sweep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +98,7 @@ class Importer:
     matches: Callable[[ForeignFile], bool]
     """Whether a file is of this kind, judged by its content."""
     read: Callable[[ForeignFile], Measurements]
-    """Raises FormatError naming the file, the line or field, and the reason."""
+    """Returns what `ForeignFile.part` names; raises FormatError naming the file, the line or field, and the reason."""
 
 
 def build_curve(samples_s: Mapping[int, Sequence[float]]) -> LatencyTable:

@@ -9,7 +9,6 @@ from treeopt.engines.importers.importer import (
     TIMES,
     ImportedLatency,
     Importer,
-    Measurements,
     build_curve,
 )
 from treeopt.engines.importers.table_rows import SPREADS, Row, Rows, join_words, read_header, read_rows, split_words
@@ -109,7 +108,7 @@ def is_csv(file: ForeignFile) -> bool:
     return (has_tokens and has_times) or (may_be_meant and (has_tokens or has_times or len(names) > 1))
 
 
-def read_csv(file: ForeignFile) -> Measurements:
+def read_csv(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     """Return the times, one record per context and batch size in the order of their first lines.
 
     Raises FormatError naming the line and the reason.
@@ -135,10 +134,8 @@ def read_csv(file: ForeignFile) -> Measurements:
             seconds = _read_seconds(row, column, part)
             tokens = 0 if part == "overhead" else _read_tokens(row, columns["tokens"], batch_size)
             samples[part].setdefault(tokens, []).append(seconds)
-    return Measurements(
-        latencies=tuple(
-            _build_latency(file, context, batch_size, samples) for (context, batch_size), samples in conditions.items()
-        )
+    return tuple(
+        _build_latency(file, context, batch_size, samples) for (context, batch_size), samples in conditions.items()
     )
 
 

@@ -36,7 +36,7 @@ from treeopt.engines.importers.foreign_file import (
     markdown_cells,
     source_text,
 )
-from treeopt.engines.importers.importer import DRAFT_TIMES, TIMES, ImportedLatency, Importer, Measurements, build_curve
+from treeopt.engines.importers.importer import DRAFT_TIMES, TIMES, ImportedLatency, Importer, build_curve
 from treeopt.engines.importers.table_rows import read_header, read_rows
 from treeopt.files.fields import Fields
 
@@ -81,7 +81,7 @@ def is_bench(file: ForeignFile) -> bool:
     return frozenset(read_header(file)) >= KEYS or _find_header(file) is not None
 
 
-def read_bench(file: ForeignFile) -> Measurements:
+def read_bench(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     """Return the times of passes against their tokens, a curve for every depth.
 
     Raises FormatError naming the row and the field.
@@ -104,7 +104,7 @@ def read_bench(file: ForeignFile) -> Measurements:
         raise file.error(
             "n_prompt", "expected prompts of at most n_ubatch tokens: run llama-bench with -p 1,2,4,8,16,32."
         )
-    return _build_measurements(file, "n_prompt", samples, KIND, DRAFT_KIND)
+    return _build_latencies(file, "n_prompt", samples, KIND, DRAFT_KIND)
 
 
 def _check_settings(rows: Sequence[JsonObject], counts: frozenset[str], results: tuple[str, ...]) -> None:
@@ -174,7 +174,7 @@ def is_batched_bench(file: ForeignFile) -> bool:
     return any(markdown_cells(line)[: len(BATCHED_COLUMNS)] == list(BATCHED_COLUMNS) for line in file.lines)
 
 
-def read_batched_bench(file: ForeignFile) -> Measurements:
+def read_batched_bench(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     """Return the times of a pass against its tokens, a curve for every mean number of cached tokens.
 
     Raises FormatError naming the line and the field.
@@ -194,7 +194,7 @@ def read_batched_bench(file: ForeignFile) -> Measurements:
         samples.setdefault(context, {}).setdefault(tokens, []).append(pass_s)
     if not samples:
         raise file.error("content", "expected rows under the names. Got none: let the program finish.")
-    return _build_measurements(file, "pl", samples, BATCHED_KIND, BATCHED_DRAFT_KIND)
+    return _build_latencies(file, "pl", samples, BATCHED_KIND, BATCHED_DRAFT_KIND)
 
 
 def _read_batched_table(file: ForeignFile) -> list[JsonObject]:
@@ -237,7 +237,9 @@ def _read_batched_pass(fields: Fields) -> tuple[int, int, float]:
     return prompt + generated // 2, sequences, seconds / generated
 
 
-def _build_measurements(file: ForeignFile, field: str, samples: Samples, kind: str, draft_kind: str) -> Measurements:
+def _build_latencies(
+    file: ForeignFile, field: str, samples: Samples, kind: str, draft_kind: str
+) -> tuple[ImportedLatency, ...]:
     drafts = file.part == DRAFT_TIMES
     source = source_text(file.path, draft_kind if drafts else kind)
 
@@ -246,7 +248,7 @@ def _build_measurements(file: ForeignFile, field: str, samples: Samples, kind: s
         verify, draft = (None, curve) if drafts else (curve, None)
         return ImportedLatency(context_tokens=context, batch_size=1, verify=verify, draft=draft, source=source)
 
-    return Measurements(latencies=tuple(file.build(field, build_latency, context) for context in sorted(samples)))
+    return tuple(file.build(field, build_latency, context) for context in sorted(samples))
 
 
 BENCH = Importer(

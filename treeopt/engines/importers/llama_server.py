@@ -41,7 +41,6 @@ from treeopt.engines.importers.importer import (
     ImportedAcceptance,
     ImportedLatency,
     Importer,
-    Measurements,
     build_curve,
 )
 from treeopt.files.fields import Fields
@@ -99,8 +98,8 @@ class _Request:
         return round(self.accepted / (self.mean_tokens - 1))
 
 
-def read_log(file: ForeignFile) -> Measurements:
-    """Return the acceptance, and the seconds per drafted token of the method that drafted most.
+def read_log(file: ForeignFile) -> ImportedAcceptance | tuple[ImportedLatency, ...]:
+    """Return the acceptance, or the seconds per drafted token of the method that drafted most.
 
     With one method and rates per position of requests the acceptance is that of the requests, otherwise that of the
     totals, or if there are none the mean of the requests.
@@ -109,14 +108,16 @@ def read_log(file: ForeignFile) -> Measurements:
     method, runs = max(by_method.items(), key=lambda item: sum(run.drafts for run in item[1]), default=("", []))
     requests = _read_requests(file)
     acceptance = _pool_requests(file, requests) if len(by_method) < 2 else None
+    latencies: tuple[ImportedLatency, ...] = ()
     if not by_method and _REQUEST_MARK.search(file.log):
-        return Measurements(acceptance=acceptance or _average_requests(file, requests))
-    drafted = sum(run.drafted_tokens for run in runs)
-    if not drafted:
-        raise file.error("statistics", "expected #gen drafts above 0. Got none: has the server drafted yet?")
-    return Measurements(
-        acceptance=acceptance or _sum_runs(file, method, runs), latencies=_build_draft_latency(file, runs, drafted)
-    )
+        acceptance = acceptance or _average_requests(file, requests)
+    else:
+        drafted = sum(run.drafted_tokens for run in runs)
+        if not drafted:
+            raise file.error("statistics", "expected #gen drafts above 0. Got none: has the server drafted yet?")
+        acceptance = acceptance or _sum_runs(file, method, runs)
+        latencies = _build_draft_latency(file, runs, drafted)
+    return acceptance if file.part == ACCEPTANCE else latencies
 
 
 def _read_statistics(file: ForeignFile) -> dict[str, list[_Statistics]]:
@@ -216,7 +217,7 @@ def _average_requests(file: ForeignFile, requests: Sequence[_Request]) -> Import
     )
 
 
-def read_responses(file: ForeignFile) -> Measurements:
+def read_responses(file: ForeignFile) -> ImportedAcceptance:
     """Return the mean acceptance of all responses that drafted; raises FormatError for chunks of a stream."""
     steps = drafted = accepted = prompts = 0
     for response in filter(_has_timings, file.objects):
@@ -235,11 +236,7 @@ def read_responses(file: ForeignFile) -> Measurements:
     if not drafted:
         raise file.error(TIMINGS, f"expected {DRAFTED} of at least one response. Got none: does the server draft?")
     file.check_one("model", "the responses of one model", [response.content.get("model") for response in file.objects])
-    return Measurements(
-        acceptance=file.build(
-            TIMINGS, acceptance_from_totals, steps, drafted, accepted, RESPONSES_KIND, prompts=prompts
-        )
-    )
+    return file.build(TIMINGS, acceptance_from_totals, steps, drafted, accepted, RESPONSES_KIND, prompts=prompts)
 
 
 def _has_timings(response: JsonObject) -> bool:

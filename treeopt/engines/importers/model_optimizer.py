@@ -28,7 +28,7 @@ from treeopt.engines.importers.acceptance_tables import (
     table_from_rates,
 )
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
-from treeopt.engines.importers.importer import ImportedAcceptance, Importer, Measurements
+from treeopt.engines.importers.importer import ImportedAcceptance, Importer
 from treeopt.files.fields import Fields
 
 BENCH_HISTOGRAM, BENCH_MEAN = "Acceptance_Length_Histogram", "Average_AL"
@@ -46,7 +46,7 @@ MEAN_ROUNDING = 0.02
 """What Model-Optimizer itself allows between the mean and the rates; the vectors are truncated where it is more."""
 
 
-def read_bench(file: ForeignFile) -> Measurements:
+def read_bench(file: ForeignFile) -> ImportedAcceptance:
     """Return the acceptance of the histogram; raises FormatError for a mean or rates that contradict it."""
     content = file.objects[0].inner()
     fields, histogram = content.fields, content.read_counts(BENCH_HISTOGRAM)
@@ -60,8 +60,7 @@ def read_bench(file: ForeignFile) -> Measurements:
     _check_bench_rates(fields, histogram)
     accepted = {tokens - 1: count for tokens, count in histogram.items()}
     counts = StepCounts.from_lengths(accepted, max(1, *accepted))
-    acceptance = file.build(BENCH_HISTOGRAM, pool_steps, [counts], "specdec_bench", one_sequence=False)
-    return Measurements(acceptance=acceptance)
+    return file.build(BENCH_HISTOGRAM, pool_steps, [counts], "specdec_bench", one_sequence=False)
 
 
 def _check_bench_rates(fields: Fields, histogram: Mapping[int, int]) -> None:
@@ -95,7 +94,7 @@ class _Rates:
         return list(accumulate(self.conditional or (), mul))
 
 
-def read_speculation_profile(file: ForeignFile) -> Measurements:
+def read_speculation_profile(file: ForeignFile) -> ImportedAcceptance:
     """Return the acceptance of the histogram, otherwise that of the rates.
 
     Raises FormatError naming the field, for other versions, placeholders, and fields that contradict each other.
@@ -116,7 +115,7 @@ def read_speculation_profile(file: ForeignFile) -> Measurements:
     length = _read_length(fields, rates)
     _check_rates(fields, rates)
     _check_means(content, fields, rates, length)
-    return Measurements(acceptance=_build_acceptance(fields, rates, length))
+    return _build_acceptance(fields, rates, length)
 
 
 def _read_rates(content: JsonObject, fields: Fields) -> _Rates:

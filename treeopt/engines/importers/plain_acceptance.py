@@ -12,7 +12,7 @@ from treeopt.engines.importers.acceptance_tables import (
     table_from_rates,
 )
 from treeopt.engines.importers.foreign_file import ForeignFile
-from treeopt.engines.importers.importer import ImportedAcceptance, Importer, Measurements
+from treeopt.engines.importers.importer import ImportedAcceptance, Importer
 from treeopt.files.fields import Fields
 from treeopt.files.torch_pickle import LEGACY_START, inspect_torch_file
 from treeopt.records.acceptance import AcceptanceTable
@@ -33,10 +33,10 @@ def is_plain(file: ForeignFile) -> bool:
     return isinstance(content, list) and not any(isinstance(item, dict) for item in content)
 
 
-def read_plain(file: ForeignFile) -> Measurements:
+def read_plain(file: ForeignFile) -> ImportedAcceptance:
     """Return the acceptance of a list or an object; raises FormatError naming the field."""
     read = _read_list if isinstance(file.json, list) else _read_object
-    return Measurements(acceptance=read(file, file.json))
+    return read(file, file.json)
 
 
 def _read_list(file: ForeignFile, content: list[Any]) -> ImportedAcceptance:
@@ -107,12 +107,12 @@ def is_torch_vector(file: ForeignFile) -> bool:
     )
 
 
-def read_torch_vector(file: ForeignFile) -> Measurements:
+def read_torch_vector(file: ForeignFile) -> ImportedAcceptance:
     """Return the acceptance of a tensor or list of any device; executes nothing in the file.
 
     Raises FormatError for anything but one row of finite numbers.
     """
-    return Measurements(acceptance=file.build("content", acceptance_from_vector, _load_vector(file)))
+    return file.build("content", acceptance_from_vector, _load_vector(file))
 
 
 def _load_vector(file: ForeignFile) -> list[float]:

@@ -12,7 +12,7 @@ from treeopt.engines.importers.acceptance_tables import (
     table_from_counts,
 )
 from treeopt.engines.importers.foreign_file import ForeignFile
-from treeopt.engines.importers.importer import ImportedAcceptance, Importer, Measurements
+from treeopt.engines.importers.importer import ImportedAcceptance, Importer
 from treeopt.engines.prometheus import (
     ACCEPTED,
     DRAFTED,
@@ -34,7 +34,7 @@ _Values = dict[tuple[str, int | None], float]
 """Values of one engine by counter and position."""
 
 
-def read_metrics(file: ForeignFile) -> Measurements:
+def read_metrics(file: ForeignFile) -> ImportedAcceptance:
     """Return the acceptance of all engines together.
 
     Raises FormatError naming the line, for a repeated counter, counters of several models or programs, and totals that
@@ -53,7 +53,7 @@ def read_metrics(file: ForeignFile) -> Measurements:
         names = " and ".join(PROGRAMS.get(program, program) for program in sorted(programs))
         raise file.error("content", f"expected the counters of one program. Got those of {names}: keep those of one.")
     file.check_one("model_name", "the counters of one model", models)
-    return Measurements(acceptance=_build_acceptance(file, list(engines.values()), "".join(programs)))
+    return _build_acceptance(file, list(engines.values()), "".join(programs))
 
 
 def _add_counter(file: ForeignFile, values: _Values, counter: Counter) -> None:

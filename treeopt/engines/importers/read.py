@@ -1,6 +1,7 @@
 """All importers, and reading of foreign files, each by the first importer that matches its content."""
 
 from pathlib import Path
+from typing import Any
 
 from treeopt.engines.importers import (
     cost_tables,
@@ -23,9 +24,9 @@ from treeopt.engines.importers.importer import (
     DRAFT_TIMES,
     SWEEP,
     TIMES,
+    ImportedAcceptance,
     ImportedLatency,
     Importer,
-    Measurements,
     SweepRow,
 )
 from treeopt.files.atomic_files import read_unpacked
@@ -82,8 +83,7 @@ def read_acceptance(path: Path | str, *, sampling: Sampling, rule: str, ranks: b
     Raises FormatError naming the file, the field and the reason, TreeoptError if it cannot be read.
     """
     file = ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), ACCEPTANCE, ranks=ranks)
-    acceptance = _read(file).acceptance
-    assert acceptance is not None  # its importer contains acceptance
+    acceptance: ImportedAcceptance = _read(file)
     return MeasuredAcceptance(
         rule=rule,
         sampling=sampling,
@@ -107,7 +107,7 @@ def read_latency(path: Path | str, *, drafts: bool = False) -> tuple[ImportedLat
     """
     wanted, part = ("draft", DRAFT_TIMES) if drafts else ("verify", TIMES)
     file = ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), part)
-    latencies = _read(file).latencies
+    latencies: tuple[ImportedLatency, ...] = _read(file)
     if not latencies:
         raise file.error("content", f"expected times of {wanted} passes. Got none: is the log whole, at -lv 4?")
     if all(getattr(latency, wanted) is None for latency in latencies):
@@ -118,10 +118,12 @@ def read_latency(path: Path | str, *, drafts: bool = False) -> tuple[ImportedLat
 
 def read_sweep(path: Path | str) -> tuple[SweepRow, ...]:
     """Return the rows of a sweep over the draft length; raises the errors of `read_latency`."""
-    return _read(ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), SWEEP)).sweep
+    rows: tuple[SweepRow, ...] = _read(ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), SWEEP))
+    return rows
 
 
-def _read(file: ForeignFile) -> Measurements:
+def _read(file: ForeignFile) -> Any:
+    """Return what `file.part` names, as `Importer.read` does."""
     importer = next((importer for importer in IMPORTERS if importer.matches(file)), None)
     if importer is None:
         raise file.error(

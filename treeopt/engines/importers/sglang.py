@@ -14,11 +14,11 @@ The others have a mean number of tokens per step only, so all positions are take
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, acceptance_from_mean, pool_steps
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, NUMBER, ForeignFile, JsonObject, check_equal
-from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, Importer, Measurements
+from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, ImportedAcceptance, Importer
 from treeopt.engines.importers.sweep import LENGTH, ROOTED
 from treeopt.engines.importers.table_rows import flatten_settings
 from treeopt.engines.prometheus import SampleError, read_samples
@@ -43,7 +43,7 @@ MEAN_GAUGE, RATE_GAUGE, LENGTH_GAUGE = "sglang:spec_accept_length", "sglang:spec
 _GAUGES = re.compile(rf"^[ \t]{{0,9}}(?:{MEAN_GAUGE}|{RATE_GAUGE}|{LENGTH_GAUGE})[ \t{{]", re.MULTILINE)
 
 
-def read_responses(file: ForeignFile) -> Measurements:
+def read_responses(file: ForeignFile) -> ImportedAcceptance:
     """Return the acceptance of all requests that have a histogram."""
     metas = [meta for response in file.objects for meta in _find_metas(response)]
     counted = [meta for meta in metas if any(meta.content.get(name) for name in HISTOGRAMS)]
@@ -53,14 +53,12 @@ def read_responses(file: ForeignFile) -> Measurements:
         )
     histograms = [histogram for histogram in map(_read_histogram, counted) if histogram]
     depth = max((max(histogram) for histogram in histograms), default=0)
-    return Measurements(
-        acceptance=file.build(
-            META,
-            pool_steps,
-            [StepCounts.from_lengths(histogram, max(depth, 1)) for histogram in histograms],
-            f"SGLang responses; {BEST_PATHS} if it drafted trees",
-            prompts=len(histograms),
-        )
+    return file.build(
+        META,
+        pool_steps,
+        [StepCounts.from_lengths(histogram, max(depth, 1)) for histogram in histograms],
+        f"SGLang responses; {BEST_PATHS} if it drafted trees",
+        prompts=len(histograms),
     )
 
 
@@ -109,7 +107,7 @@ class _Mean(NamedTuple):
     rate: str
 
 
-def read_log(file: ForeignFile) -> Measurements:
+def read_log(file: ForeignFile) -> ImportedAcceptance:
     """Return the mean acceptance of all lines, weighted by their running requests."""
     lines = [_Mean(int(requests), tokens, rate) for requests, tokens, rate in _LOG_LINE.findall(file.log)]
     means = [mean for mean in lines if mean.weight and float(mean.tokens) >= 1]
@@ -119,7 +117,7 @@ def read_log(file: ForeignFile) -> Measurements:
     configured = set(map(int, _LOG_LENGTH.findall(file.log)))
     length = _find_length(file, LOG_MARK.strip(" :"), means, configured)
     kind = f"SGLang log{_describe_trees(set(map(int, _LOG_TOP_K.findall(file.log))))}"
-    return Measurements(acceptance=acceptance_from_mean(tokens, length, kind))
+    return acceptance_from_mean(tokens, length, kind)
 
 
 def _describe_trees(top_k: set[int]) -> str:
@@ -127,7 +125,7 @@ def _describe_trees(top_k: set[int]) -> str:
     return "" if top_k == {1} else f"; {BEST_PATHS}{' if it drafted trees' * (not top_k)}"
 
 
-def read_server_info(file: ForeignFile) -> Measurements:
+def read_server_info(file: ForeignFile) -> ImportedAcceptance:
     """Return the mean acceptance of all ranks since the server started."""
     info = file.objects[0].inner().fields
     states = [JsonObject(file.path, STATES, state).inner().fields for state in info.any(STATES)]
@@ -141,10 +139,10 @@ def read_server_info(file: ForeignFile) -> Measurements:
             STEPS_OF_DRAFT, f"expected {tokens - 1:.3g} to {MAX_LENGTH} draft tokens. Got {length}: save it again."
         )
     kind = f"SGLang server info{_describe_trees({info.integer(TOP_K)} if TOP_K in info else set())}"
-    return Measurements(acceptance=acceptance_from_mean(tokens, length, kind))
+    return acceptance_from_mean(tokens, length, kind)
 
 
-def read_metrics(file: ForeignFile) -> Measurements:
+def read_metrics(file: ForeignFile) -> ImportedAcceptance:
     """Return the mean acceptance of the gauges; raises FormatError for those of several models or ranks."""
     gauges: dict[str, set[float]] = {}
     try:
@@ -168,9 +166,7 @@ def read_metrics(file: ForeignFile) -> Measurements:
         )
     configured = set(map(int, gauges.get(LENGTH_GAUGE, ())))
     length = _find_length(file, MEAN_GAUGE, [_Mean(1, str(tokens), str(rate))], configured)
-    return Measurements(
-        acceptance=acceptance_from_mean(tokens, length, f"SGLang metrics; {BEST_PATHS} if it drafted trees")
-    )
+    return acceptance_from_mean(tokens, length, f"SGLang metrics; {BEST_PATHS} if it drafted trees")
 
 
 def _find_length(file: ForeignFile, field: str, means: Sequence[_Mean], configured: set[int]) -> int:
@@ -219,7 +215,7 @@ def is_mean_only(file: ForeignFile) -> bool:
     return not keys.isdisjoint(MEAN_KEYS) and keys.isdisjoint((*LENGTH, *ROOTED))
 
 
-def refuse_mean_only(file: ForeignFile) -> Measurements:
+def refuse_mean_only(file: ForeignFile) -> NoReturn:
     place, key = next((result.place, key) for result in file.objects for key in MEAN_KEYS if key in result.content)
     if file.part == SWEEP:
         raise file.error(

@@ -15,7 +15,7 @@ from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import StepCounts, pool_steps
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile
-from treeopt.engines.importers.importer import Importer, Measurements
+from treeopt.engines.importers.importer import ImportedAcceptance, Importer
 from treeopt.files.fields import Fields
 
 MAX_S = 1e9
@@ -27,7 +27,7 @@ def _is_answer(content: Mapping[str, Any]) -> bool:
     return isinstance(first, dict) and bool(first.keys() & {"accept_lengths", "new_tokens"})
 
 
-def read_answers(file: ForeignFile) -> Measurements:
+def read_answers(file: ForeignFile) -> ImportedAcceptance:
     """Return the acceptance of all answers together.
 
     Raises FormatError naming the line and the field, for lengths that contradict the new tokens, several models, and a
@@ -41,14 +41,12 @@ def read_answers(file: ForeignFile) -> Measurements:
             "accept_lengths",
             "expected steps of more than 1 token. Got none: take the answers of the speculative run, not of a baseline.",
         )
-    return Measurements(
-        acceptance=file.build(
-            "accept_lengths",
-            pool_steps,
-            [StepCounts.from_lengths(steps, depth) for steps in answers],
-            "Spec-Bench answers; of a tree's best paths if it drafted trees",
-            prompts=len(answers),
-        )
+    return file.build(
+        "accept_lengths",
+        pool_steps,
+        [StepCounts.from_lengths(steps, depth) for steps in answers],
+        "Spec-Bench answers; of a tree's best paths if it drafted trees",
+        prompts=len(answers),
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile
-from treeopt.engines.importers.importer import SWEEP, Importer, Measurements, SweepRow
+from treeopt.engines.importers.importer import SWEEP, Importer, SweepRow
 from treeopt.engines.importers.table_rows import Row, Rows, join_words, read_header, read_rows
 
 LENGTH = (
@@ -74,14 +74,14 @@ def is_sweep(file: ForeignFile) -> bool:
     return not names.isdisjoint(SPEEDS) and not names.isdisjoint((*LENGTH, *ROOTED, *ACCEPTED, CONCURRENCY))
 
 
-def read_sweep(file: ForeignFile) -> Measurements:
+def read_sweep(file: ForeignFile) -> tuple[SweepRow, ...]:
     """Return the rows; raises FormatError naming the row, and for columns that look like several settings."""
     table = _read_rows(file)
     lengths = [_read_length(row) for row in table.rows]
     own_token = _missing_own_token(table.rows, lengths)
     rows = [_build_row(row, length, own_token) for row, length in zip(table.rows, lengths, strict=True)]
     table.check_constant(COLUMNS, [(row.length, row.tree, row.batch_size, row.context_tokens) for row in rows])
-    return Measurements(sweep=tuple(rows))
+    return tuple(rows)
 
 
 def _read_rows(file: ForeignFile) -> Rows:

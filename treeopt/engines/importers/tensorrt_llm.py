@@ -9,7 +9,7 @@ Iterations come from `/metrics` of trtllm-serve or from `LLM.get_stats`. Each ma
 
 from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, acceptance_from_mean, acceptance_from_totals
 from treeopt.engines.importers.foreign_file import ForeignFile, JsonObject, check_equal
-from treeopt.engines.importers.importer import Importer, Measurements
+from treeopt.engines.importers.importer import ImportedAcceptance, Importer
 from treeopt.files.fields import Fields
 
 REPORT = "decoding_stats"
@@ -22,7 +22,7 @@ RANKS = ("attentionDpRank", "rank")
 """The statistics of other ranks than 0 repeat those of rank 0."""
 
 
-def read_bench_report(file: ForeignFile) -> Measurements:
+def read_bench_report(file: ForeignFile) -> ImportedAcceptance:
     """Return the mean acceptance; raises FormatError if the averages do not yield a whole draft length."""
     fields = Fields(file.path, file.json).mapping(REPORT)
     mean = fields.mapping("acceptance_length_percentiles").number("average")
@@ -34,10 +34,10 @@ def read_bench_report(file: ForeignFile) -> Measurements:
             f"expected averages that make a whole draft length, (length - 1) / rate. Got {mean:.4g} and {rate:.4g}: take "
             "the acceptance of positions.",
         )
-    return Measurements(acceptance=acceptance_from_mean(mean, round(length), "trtllm-bench report"))
+    return acceptance_from_mean(mean, round(length), "trtllm-bench report")
 
 
-def read_iterations(file: ForeignFile) -> Measurements:
+def read_iterations(file: ForeignFile) -> ImportedAcceptance:
     """Return the mean acceptance of all iterations that drafted."""
     counts = [_count(row.inner(STATISTICS).fields) for row in file.objects if _has_statistics(row)]
     requests, drafted, accepted = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0)
@@ -48,7 +48,7 @@ def read_iterations(file: ForeignFile) -> Measurements:
             "enable_iter_perf_stats, and read /metrics after the requests.",
         )
     kind = "TensorRT-LLM iteration statistics"
-    return Measurements(acceptance=file.build(STATISTICS, acceptance_from_totals, requests, drafted, accepted, kind))
+    return file.build(STATISTICS, acceptance_from_totals, requests, drafted, accepted, kind)
 
 
 def _has_statistics(iteration: JsonObject) -> bool:

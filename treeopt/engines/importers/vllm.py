@@ -23,7 +23,7 @@ from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import SHORTER_DRAFTS, StepCounts, pool_steps, table_from_rates
 from treeopt.engines.importers.foreign_file import NUMBER, ForeignFile, check_equal
-from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, ImportedAcceptance, Importer, Measurements
+from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, ImportedAcceptance, Importer, SweepRow
 from treeopt.engines.importers.sweep import read_sweep
 from treeopt.files.fields import Fields
 from treeopt.records.engine import MAX_POSITIONS
@@ -55,7 +55,7 @@ PERCENT_ROUNDING = 5e-5
 """Rates in per cent have two decimals."""
 
 
-def read_log(file: ForeignFile) -> Measurements:
+def read_log(file: ForeignFile) -> ImportedAcceptance:
     """Return the acceptance of all lines, each weighted by its drafts.
 
     Raises FormatError naming a line whose rates do not make its mean acceptance length, such as one that was cut off.
@@ -81,20 +81,18 @@ def read_log(file: ForeignFile) -> Measurements:
         raise file.error("content", f"expected numbers separated by commas after {LOG_MARK!r}. Got none.")
     counted = [(rates, drafts) for rates, drafts in intervals if drafts]
     if not counted:
-        return Measurements(acceptance=_average_rates(file, [rates for rates, _ in intervals]))
+        return _average_rates(file, [rates for rates, _ in intervals])
     counts = [
         # rounded rates may rise, counts may not
         file.build("content", StepCounts.from_rates, list(accumulate(rates, min)), drafts)
         for rates, drafts in counted
     ]
-    return Measurements(
-        acceptance=file.build(
-            "content",
-            pool_steps,
-            counts,
-            f"vLLM log, {len(counted)} line{'s' * (len(counted) > 1)}{f'; {SHORTER_DRAFTS}' if has_shorter else ''}",
-            one_sequence=False,
-        )
+    return file.build(
+        "content",
+        pool_steps,
+        counts,
+        f"vLLM log, {len(counted)} line{'s' * (len(counted) > 1)}{f'; {SHORTER_DRAFTS}' if has_shorter else ''}",
+        one_sequence=False,
     )
 
 
@@ -114,7 +112,7 @@ def _average_rates(file: ForeignFile, intervals: Sequence[Sequence[float]]) -> I
     return ImportedAcceptance(table=table, kind=f"vLLM log, mean of {len(rows)} lines without counts")
 
 
-def read_bench(file: ForeignFile) -> Measurements:
+def read_bench(file: ForeignFile) -> ImportedAcceptance | tuple[SweepRow, ...]:
     """Return the acceptance of all runs, or the rows of a sweep.
 
     Raises FormatError for totals that contradict the rates, for several models, and for several printed runs that drafted,
@@ -133,7 +131,7 @@ def read_bench(file: ForeignFile) -> Measurements:
             f"expected one result with Per-position acceptance. Got {len(results) or 'none'}: keep one that drafted.",
         )
     rounding = PERCENT_ROUNDING if printed else 0.0
-    return Measurements(acceptance=_pool_runs(file, [result.inner().fields for result in results], rounding))
+    return _pool_runs(file, [result.inner().fields for result in results], rounding)
 
 
 def _is_printed(file: ForeignFile) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import SHORTER_DRAFTS, StepCounts, pool_steps
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
-from treeopt.engines.importers.importer import Importer, Measurements
+from treeopt.engines.importers.importer import ImportedAcceptance, Importer
 from treeopt.files.fields import Fields
 
 AIPERF, VLLM = "spec_decode_acceptance", "speculative_decoding"
@@ -77,7 +77,7 @@ def is_requests(file: ForeignFile) -> bool:
     )
 
 
-def read_requests(file: ForeignFile) -> Measurements:
+def read_requests(file: ForeignFile) -> ImportedAcceptance:
     """Return the acceptance of all requests that have metrics.
 
     Raises FormatError naming the line and the field, for numbers that contradict each other, and if nothing was
@@ -103,18 +103,16 @@ def read_requests(file: ForeignFile) -> Measurements:
     requests = [request for request in map(_read_request, metrics) if request.histogram]
     depth = max((max(max(request.histogram), request.depth or 0) for request in requests), default=0)
     kind = "AIPerf records" if located[0][1] == (AIPERF,) else "vLLM request metrics"
-    return Measurements(
-        acceptance=file.build(
-            "content",
-            pool_steps,
-            [request.step_counts(depth) for request in requests],
-            f"{kind}; {SHORTER_DRAFTS}" if any(request.has_shorter_drafts for request in requests) else kind,
-            prompts=len(requests),
-        )
+    return file.build(
+        "content",
+        pool_steps,
+        [request.step_counts(depth) for request in requests],
+        f"{kind}; {SHORTER_DRAFTS}" if any(request.has_shorter_drafts for request in requests) else kind,
+        prompts=len(requests),
     )
 
 
-def _read_summary(file: ForeignFile) -> Measurements:
+def _read_summary(file: ForeignFile) -> ImportedAcceptance:
     content = file.objects[0].inner()
     fields = content.fields
     histogram = content.read_counts(POOLED)
@@ -126,7 +124,7 @@ def _read_summary(file: ForeignFile) -> Measurements:
     if DRAFTED in fields and steps:
         depth = max(depth, round(fields.mapping(DRAFTED).number("avg") / steps))
     counts = StepCounts.from_lengths(histogram, depth)
-    return Measurements(acceptance=file.build(POOLED, pool_steps, [counts], "AIPerf summary", one_sequence=False))
+    return file.build(POOLED, pool_steps, [counts], "AIPerf summary", one_sequence=False)
 
 
 def _metrics_path(content: Mapping[str, Any]) -> tuple[str, ...] | None:
