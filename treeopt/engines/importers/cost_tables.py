@@ -44,7 +44,7 @@ class _Probes:
 
 def read_sampled_costs(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     """Return the curve of `sample_steps_per_sec`, taken as that of batch size 1."""
-    fields = Fields(file.path, file.json)
+    fields = file.objects[0]
     probes = _Probes.read(fields, "sample_batch_tokens", "sample_steps_per_sec")
     if min(probes.values) <= 0:
         raise fields.error("sample_steps_per_sec", f"expected numbers above 0. Got {min(probes.values):g}.")
@@ -55,7 +55,7 @@ def read_sampled_costs(file: ForeignFile) -> tuple[ImportedLatency, ...]:
 
 def read_additive_costs(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     """Return a curve for every batch size of `bs_probes`."""
-    fields = Fields(file.path, file.json)
+    fields = file.objects[0]
     return _build_additive_latencies(
         file,
         SGLANG_KIND,
@@ -67,7 +67,7 @@ def read_additive_costs(file: ForeignFile) -> tuple[ImportedLatency, ...]:
 
 def read_tensorrt_costs(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     """Return a curve for every batch size of `batch_sizes`."""
-    fields = Fields(file.path, file.json)
+    fields = file.objects[0]
     return _build_additive_latencies(
         file,
         "TensorRT-LLM cost table",

@@ -22,18 +22,18 @@ NUMBER = r"\d{1,15}(?:\.\d{1,17})?"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class JsonObject:
-    """One JSON object of a file."""
+class JsonObject(Fields):
+    """One JSON object of a file, also with its whole content.
 
-    path: Path | str
-    place: str
-    """Its line or index in the file; empty for the whole file."""
-    content: dict[str, Any]
+    Args:
+        path: the file.
+        place: line or index of the object in the file; empty for the whole file.
+        content: its values by key.
+    """
 
-    @property
-    def fields(self) -> Fields:
-        return Fields(self.path, self.content, self.place)
+    def __init__(self, path: Path | str, place: str, content: dict[str, Any]) -> None:
+        super().__init__(path, content, place)
+        self.path, self.place, self.content = path, place, content
 
     def inner(self, *names: str) -> "JsonObject":
         """Return the object under these names without its null values.
@@ -43,26 +43,25 @@ class JsonObject:
         content: Any = self.content
         for name in names:
             content = content[name]
-        place = ", ".join(filter(None, (self.place, ".".join(names))))
-        Fields(self.path, content, place)  # refuses anything but an object
-        return JsonObject(self.path, place, {name: value for name, value in content.items() if value is not None})
+        inner = JsonObject(self.path, ", ".join(filter(None, (self.place, ".".join(names)))), content)
+        return JsonObject(self.path, inner.place, {name: value for name, value in content.items() if value is not None})
 
     def read_counts(self, field: str) -> dict[int, int]:
         """Return the counts above 0 of a histogram: a list, or an object with whole numbers as keys.
 
         Raises FormatError for keys above `MAX_STEP_TOKENS` and negative counts.
         """
-        fields, histogram = self.fields, self.content.get(field)
+        histogram = self.content.get(field)
         if isinstance(histogram, dict):
-            values = fields.mapping(field)
+            values = self.mapping(field)
             for key in histogram:
                 if not (key.isascii() and key.isdecimal() and len(key) <= len(str(MAX_STEP_TOKENS))):
-                    raise fields.error(field, f"expected whole numbers as names. Got {key!r:.40}.")
+                    raise self.error(field, f"expected whole numbers as names. Got {key!r:.40}.")
             counts = {int(key): values.integer(key, least=0) for key in histogram}
         else:
-            counts = dict(enumerate(fields.integers(field)))
+            counts = dict(enumerate(self.integers(field)))
         if max(counts, default=0) > MAX_STEP_TOKENS or min(counts.values(), default=0) < 0:
-            raise fields.error(
+            raise self.error(
                 field,
                 f"expected counts of at least 0 for at most {MAX_STEP_TOKENS} tokens. Got others: is the file "
                 "complete?",

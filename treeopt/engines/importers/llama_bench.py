@@ -90,13 +90,13 @@ def read_bench(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     rows = list(_read_rows(file))
     _check_settings(rows, COUNTS, RESULTS)
     for row in rows:
-        fields, content = row.fields, row.content
-        prompt, generated = fields.integer("n_prompt", least=0), fields.integer("n_gen", least=0)
+        content = row.content
+        prompt, generated = row.integer("n_prompt", least=0), row.integer("n_gen", least=0)
         limit = min([content[key] for key in ("n_ubatch", "n_batch") if type(content.get(key)) is int], default=prompt)
         if bool(prompt) == bool(generated) or prompt > limit:
             continue
-        context = fields.integer("n_depth", least=0) if "n_depth" in fields else 0
-        nanoseconds = fields.numbers("samples_ns") if content.get("samples_ns") else [fields.number("avg_ns")]
+        context = row.integer("n_depth", least=0) if "n_depth" in row else 0
+        nanoseconds = row.numbers("samples_ns") if content.get("samples_ns") else [row.number("avg_ns")]
         passes = generated or 1
         pass_s = [duration * 1e-9 / passes for duration in nanoseconds]
         samples.setdefault(context, {}).setdefault(prompt or 1, []).extend(pass_s)
@@ -115,7 +115,7 @@ def _check_settings(rows: Sequence[JsonObject], counts: frozenset[str], results:
             if key in counts or key.startswith(results) or settings.setdefault(key, value) == value:
                 continue
             values = f"{settings[key]!s:.40} and {value!s:.40}"
-            raise row.fields.error(key, f"expected one value in all rows. Got {values}: keep the rows of one.")
+            raise row.error(key, f"expected one value in all rows. Got {values}: keep the rows of one.")
 
 
 def _read_rows(file: ForeignFile) -> Iterator[JsonObject]:
@@ -190,7 +190,7 @@ def read_batched_bench(file: ForeignFile) -> tuple[ImportedLatency, ...]:
                 row.place or "content",
                 "expected lines of llama-batched-bench (pl, pp, tg, t_tg). Got other JSON: run it with --output-format jsonl.",
             )
-        context, tokens, pass_s = _read_batched_pass(row.inner().fields)
+        context, tokens, pass_s = _read_batched_pass(row.inner())
         samples.setdefault(context, {}).setdefault(tokens, []).append(pass_s)
     if not samples:
         raise file.error("content", "expected rows under the names. Got none: let the program finish.")

@@ -226,7 +226,7 @@ def read_responses(file: ForeignFile) -> ImportedAcceptance:
                 response.place or "content",
                 "expected whole responses. Got a chunk of a stream: request without stream.",
             )
-        timings = response.inner(TIMINGS).fields
+        timings = response.inner(TIMINGS)
         if DRAFTED in timings:
             drafted += timings.integer(DRAFTED, least=0)
             accepted_now = timings.integer(ACCEPTED, least=0)

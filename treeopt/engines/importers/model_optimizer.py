@@ -48,8 +48,8 @@ MEAN_ROUNDING = 0.02
 
 def read_bench(file: ForeignFile) -> ImportedAcceptance:
     """Return the acceptance of the histogram; raises FormatError for a mean or rates that contradict it."""
-    content = file.objects[0].inner()
-    fields, histogram = content.fields, content.read_counts(BENCH_HISTOGRAM)
+    fields = file.objects[0].inner()
+    histogram = fields.read_counts(BENCH_HISTOGRAM)
     steps = sum(histogram.values())
     if not steps or min(histogram) < 1:
         raise fields.error(BENCH_HISTOGRAM, "expected steps of 1 token or more, the target's own included. Got others.")
@@ -99,29 +99,28 @@ def read_speculation_profile(file: ForeignFile) -> ImportedAcceptance:
 
     Raises FormatError naming the field, for other versions, placeholders, and fields that contradict each other.
     """
-    content = file.objects[0].inner()
-    fields = content.fields
+    fields = file.objects[0].inner()
     version = fields.text("schema_version")
     if version != VERSION:
         raise fields.error("schema_version", f"expected {VERSION!r}. Got {version!r:.40}: write it as that version.")
-    measured = content.content.get("measured", True)
+    measured = fields.content.get("measured", True)
     if measured is not True:
         reason = f"expected true. Got {measured!s:.40}: it is a placeholder, measure the draft with specdec_bench."
         raise fields.error("measured", reason)
     if METHOD in fields and (method := fields.text(METHOD)) != PREFIX:
         reason = f"expected {PREFIX!r}, where a token counts after all before it. Got {method!r:.40}: measure it so."
         raise fields.error(METHOD, reason)
-    rates = _read_rates(content, fields)
+    rates = _read_rates(fields)
     length = _read_length(fields, rates)
     _check_rates(fields, rates)
-    _check_means(content, fields, rates, length)
+    _check_means(fields, rates, length)
     return _build_acceptance(fields, rates, length)
 
 
-def _read_rates(content: JsonObject, fields: Fields) -> _Rates:
+def _read_rates(fields: JsonObject) -> _Rates:
     steps = None
     if HISTOGRAM in fields:
-        tokens = content.read_counts(HISTOGRAM)
+        tokens = fields.read_counts(HISTOGRAM)
         if not tokens or min(tokens) < 1:
             reason = (
                 "expected steps of at least 1 token, the target's own one included. Got others: has it drafted yet?"
@@ -184,7 +183,7 @@ def _check_rates(fields: Fields, rates: _Rates) -> None:
             check_equal(fields, field, expected=expected, got=got, within=RATE_ROUNDING, why=f"as in {HISTOGRAM}")
 
 
-def _check_means(content: JsonObject, fields: Fields, rates: _Rates, length: int) -> None:
+def _check_means(fields: JsonObject, rates: _Rates, length: int) -> None:
     """Refuse means that contradict the rates, and means of other lengths that no draft can have."""
     if rates.steps:
         accepted = sum(tokens * count for tokens, count in rates.steps.items())
@@ -193,7 +192,7 @@ def _check_means(content: JsonObject, fields: Fields, rates: _Rates, length: int
         mean, why = 1 + sum(rates.survival), "1 + the sum of the marginal rates"
     if MEAN in fields:
         check_equal(fields, MEAN, expected=mean, got=fields.number(MEAN), within=MEAN_ROUNDING, why=why)
-    by_length = content.content.get(BY_LENGTH)
+    by_length = fields.content.get(BY_LENGTH)
     if not isinstance(by_length, dict):
         return
     means = fields.mapping(BY_LENGTH)

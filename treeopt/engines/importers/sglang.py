@@ -79,23 +79,23 @@ def _find_metas(response: JsonObject) -> list[JsonObject]:
 def _read_histogram(meta: JsonObject) -> dict[int, int]:
     """Return the steps by accepted draft tokens; raises FormatError for totals that contradict them."""
     name = next(name for name in HISTOGRAMS if meta.content.get(name))
-    fields, histogram = meta.fields, meta.read_counts(name)
+    histogram = meta.read_counts(name)
     if not histogram:
         return histogram
     steps, accepted = sum(histogram.values()), sum(length * count for length, count in histogram.items())
-    if meta.content.get(STEPS) is not None and (total := fields.integer(STEPS, least=0)) != steps:
-        raise fields.error(name, f"expected {total} steps, as {STEPS} has. Got {steps}: one is wrong, save it again.")
+    if meta.content.get(STEPS) is not None and (total := meta.integer(STEPS, least=0)) != steps:
+        raise meta.error(name, f"expected {total} steps, as {STEPS} has. Got {steps}: one is wrong, save it again.")
     if meta.content.get(TOKENS) is not None:
-        total = fields.integer(TOKENS, least=0)
+        total = meta.integer(TOKENS, least=0)
         if accepted > total + max(histogram):  # the last step may be cut off
-            raise fields.error(
+            raise meta.error(
                 TOKENS,
                 f"expected at least about the {accepted} accepted tokens. Got {total}: one is wrong, save it again.",
             )
     if meta.content.get(MEAN) is not None:
         expected, within = 1 + accepted / steps, 0.01 + (2 + max(histogram)) / steps  # first token, cut at the end
         why = f"1 + accepted tokens / steps of {name}"
-        check_equal(fields, MEAN, expected=expected, got=fields.number(MEAN), within=within, why=why)
+        check_equal(meta, MEAN, expected=expected, got=meta.number(MEAN), within=within, why=why)
     return histogram
 
 
@@ -127,8 +127,8 @@ def _describe_trees(top_k: set[int]) -> str:
 
 def read_server_info(file: ForeignFile) -> ImportedAcceptance:
     """Return the mean acceptance of all ranks since the server started."""
-    info = file.objects[0].inner().fields
-    states = [JsonObject(file.path, STATES, state).inner().fields for state in info.any(STATES)]
+    info = file.objects[0].inner()
+    states = [JsonObject(file.path, STATES, state).inner() for state in info.any(STATES)]
     means = [state.number(STATE_MEAN, least=1) for state in states if STATE_MEAN in state]
     if not means:
         raise file.error(STATES, f"expected {STATE_MEAN}. Got none: has the server drafted yet?")

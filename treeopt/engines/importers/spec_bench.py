@@ -34,7 +34,7 @@ def read_answers(file: ForeignFile) -> ImportedAcceptance:
     baseline, whose steps yield one token each.
     """
     file.check_one("model_id", "the answers of one model", [answer.content.get("model_id") for answer in file.objects])
-    answers = [_count_steps(answer.fields) for answer in file.objects]
+    answers = [_count_steps(answer) for answer in file.objects]
     depth = max((max(steps) for steps in answers if steps), default=0)
     if depth == 0:
         raise file.error(

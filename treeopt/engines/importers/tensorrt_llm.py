@@ -24,7 +24,7 @@ RANKS = ("attentionDpRank", "rank")
 
 def read_bench_report(file: ForeignFile) -> ImportedAcceptance:
     """Return the mean acceptance; raises FormatError if the averages do not yield a whole draft length."""
-    fields = Fields(file.path, file.json).mapping(REPORT)
+    fields = file.objects[0].mapping(REPORT)
     mean = fields.mapping("acceptance_length_percentiles").number("average")
     rate = fields.mapping("draft_acceptance_rate_percentiles").number("average")
     length = (mean - 1) / rate if rate > 0 else 0.0
@@ -39,7 +39,7 @@ def read_bench_report(file: ForeignFile) -> ImportedAcceptance:
 
 def read_iterations(file: ForeignFile) -> ImportedAcceptance:
     """Return the mean acceptance of all iterations that drafted."""
-    counts = [_count(row.inner(STATISTICS).fields) for row in file.objects if _has_statistics(row)]
+    counts = [_count(row.inner(STATISTICS)) for row in file.objects if _has_statistics(row)]
     requests, drafted, accepted = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0)
     if not drafted:
         raise file.error(

@@ -131,7 +131,7 @@ def read_bench(file: ForeignFile) -> ImportedAcceptance | tuple[SweepRow, ...]:
             f"expected one result with Per-position acceptance. Got {len(results) or 'none'}: keep one that drafted.",
         )
     rounding = PERCENT_ROUNDING if printed else 0.0
-    return _pool_runs(file, [result.inner().fields for result in results], rounding)
+    return _pool_runs(file, [result.inner() for result in results], rounding)
 
 
 def _is_printed(file: ForeignFile) -> bool:

@@ -113,9 +113,8 @@ def read_requests(file: ForeignFile) -> ImportedAcceptance:
 
 
 def _read_summary(file: ForeignFile) -> ImportedAcceptance:
-    content = file.objects[0].inner()
-    fields = content.fields
-    histogram = content.read_counts(POOLED)
+    fields = file.objects[0].inner()
+    histogram = fields.read_counts(POOLED)
     steps, depth = sum(histogram.values()), max(histogram, default=0)
     if STEPS in fields and (total := fields.mapping(STEPS).integer("avg", least=0)) != steps:
         raise fields.error(
@@ -145,8 +144,7 @@ def _value_at(content: Any, path: Sequence[str]) -> object:
     return content
 
 
-def _read_request(metrics: JsonObject) -> _Request:
-    fields = metrics.fields
+def _read_request(fields: JsonObject) -> _Request:
     depth = _read_whole(fields, "num_spec_tokens")
     limit = MAX_STEP_TOKENS if depth is None else min(depth, MAX_STEP_TOKENS)
     accepted = _read_steps(fields, "per_step_accepted")
@@ -155,7 +153,7 @@ def _read_request(metrics: JsonObject) -> _Request:
         _check_steps(fields, accepted, drafted)
     histogram: Mapping[int, int] | None = None if accepted is None else Counter(accepted)
     if "acceptance_histogram" in fields:
-        counts = metrics.read_counts("acceptance_histogram")
+        counts = fields.read_counts("acceptance_histogram")
         if histogram is not None and histogram != counts:
             raise fields.error(
                 "acceptance_histogram",
