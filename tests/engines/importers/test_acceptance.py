@@ -19,11 +19,11 @@ from treeopt.engines.importers import read_acceptance
 from treeopt.engines.importers.acceptance_tables import (
     MAX_GROUPS,
     StepCounts,
+    acceptance_from_counts,
     acceptance_from_mean,
+    acceptance_from_rates,
     acceptance_from_vector,
     pool_steps,
-    table_from_counts,
-    table_from_rates,
 )
 from treeopt.errors import TreeoptError
 from treeopt.records.sampling import Sampling
@@ -38,7 +38,7 @@ class TestRates:
     @given(st.lists(st.floats(1e-9, 1), min_size=1, max_size=12))
     def test_chain_yields_one_token_plus_the_sum_of_rates(self, rates):
         rates = sorted(rates, reverse=True)
-        table = table_from_rates(rates)
+        table = acceptance_from_rates(rates, "rates").table
         for length in range(1, len(rates) + 1):
             assert table.expected_tokens(chain(length)) == pytest.approx(1 + sum(rates[:length]))
 
@@ -104,7 +104,7 @@ class TestCounts:
         for rate in p:
             reached.append(rng.binomial(reached[-1], rate))
         sampled = np.stack([after / before for before, after in pairwise(reached)])
-        table = table_from_counts(drafts, [320.0, 160.0])
+        table = acceptance_from_counts(drafts, [320.0, 160.0], "counts").table
         assert sampled.std(axis=1).tolist() == pytest.approx(table.standard_error[:, 0].tolist(), rel=0.05)
 
     @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Rates, counts, means and vectors that engines report, as acceptance tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -91,37 +91,37 @@ def pool_steps(
         raise InvalidValueError("steps: expected at least one that drafted. Got none: has it drafted yet?")
     reached, accepted = reached[:, :depth], accepted[:, :depth]
     sums = None if len(reached) == 1 else SequenceSums(reached, accepted[:, :, None])
-    table = table_from_steps(reached[0], accepted[0], one_sequence=one_sequence) if sums is None else sums.table()
+    table = _table_from_steps(reached[0], accepted[0], one_sequence=one_sequence) if sums is None else sums.table()
     drafts = int(reached[:, 0].sum())
     return ImportedAcceptance(table=table, kind=kind, prompts=prompts, positions=drafts, sequences=sums)
 
 
-def table_from_rates(rates: Sequence[float]) -> AcceptanceTable:
-    """Return the chain's table from the rates at which a step accepts at least 1, 2, … draft tokens.
+def acceptance_from_rates(rates: Sequence[float], kind: str) -> ImportedAcceptance:
+    """Return the chain's acceptance from the rates at which a step accepts at least 1, 2, … draft tokens.
 
     p[d, 0] is a rate over the one before it. Positions after a rate of 0 were never reached and are left out.
-    Raises InvalidValueError for rates outside 0 to 1, and for a rate above the one before it.
+    Raises InvalidValueError as `check_rates` does.
 
-    >>> table_from_rates([0.8, 0.4]).p.tolist()
+    >>> acceptance_from_rates([0.8, 0.4], "rates").table.p.tolist()
     [[0.8], [0.5]]
     """
-    _check_rates(rates)
-    before = [1.0, *rates[:-1]]
-    return AcceptanceTable([[rate / reached] for rate, reached in zip(rates, before, strict=True) if reached > 0])
+    check_rates(rates)
+    pairs = zip(rates, [1.0, *rates[:-1]], strict=True)
+    return acceptance_from_conditional([rate / reached for rate, reached in pairs if reached > 0], kind)
 
 
-def table_from_conditional(p: Sequence[float]) -> AcceptanceTable:
-    """Return the chain's table from the acceptance of each position, given that the one before it was accepted."""
-    return AcceptanceTable([[value] for value in p])
+def acceptance_from_conditional(p: Sequence[float], kind: str) -> ImportedAcceptance:
+    """Return the chain's acceptance from that of each position, given that the one before it was accepted."""
+    return ImportedAcceptance(table=AcceptanceTable([[value] for value in p]), kind=kind)
 
 
-def table_from_counts(drafts: float, accepted: Sequence[float]) -> AcceptanceTable:
-    """Return the chain's table from the number of drafts, and how many of them had each position accepted.
+def acceptance_from_counts(drafts: float, accepted: Sequence[float], kind: str) -> ImportedAcceptance:
+    """Return the chain's acceptance from the number of drafts, and how many of them had each position accepted.
 
     Its standard errors assume independent positions.
     Raises InvalidValueError without drafts, and for a count above the one before it.
 
-    >>> table_from_counts(100, [80, 40]).standard_error.round(3).tolist()
+    >>> acceptance_from_counts(100, [80, 40], "counts").table.standard_error.round(3).tolist()
     [[0.04], [0.055]]
     """
     if not 0 < drafts <= MAX_DRAFTS:
@@ -129,20 +129,18 @@ def table_from_counts(drafts: float, accepted: Sequence[float]) -> AcceptanceTab
     most = max(accepted, default=0)
     if most > drafts:
         raise InvalidValueError(f"accepted: expected at most {drafts:g} of a position, the drafts. Got {most:g}.")
-    _check_rates([count / drafts for count in accepted], "accepted")
+    check_rates([count / drafts for count in accepted], "accepted")
     pairs = [(before, count) for before, count in zip([drafts, *accepted[:-1]], accepted, strict=True) if before > 0]
-    return table_from_steps([before for before, _ in pairs], [count for _, count in pairs])
+    table = _table_from_steps([before for before, _ in pairs], [count for _, count in pairs])
+    return ImportedAcceptance(table=table, kind=kind, positions=max(1, round(drafts)))
 
 
-def table_from_steps(
+def _table_from_steps(
     reached: Sequence[float] | Float64, accepted: Sequence[float] | Float64, *, one_sequence: bool = False
 ) -> AcceptanceTable:
     """Return the chain's table from the drafts that reached each position, at least one, and those that accepted it.
 
     Its standard errors assume independent positions, or with `one_sequence` positions that are alike.
-
-    >>> table_from_steps([100, 60], [80, 15]).p.tolist()
-    [[0.8], [0.25]]
     """
     counts = np.array(reached, np.float64)
     p = np.array(accepted, np.float64)[:, None] / counts[:, None]
@@ -160,12 +158,9 @@ def acceptance_from_mean(
     >>> acceptance_from_mean(1.75, 2, "log").table.p.round(6).tolist()
     [[0.5], [0.5]]
     """
-    return ImportedAcceptance(
-        table=table_from_conditional([solve_constant_rate(mean_tokens - 1, length)] * length),
-        kind=f"{kind}; mean only, all {length} positions taken for equal",
-        prompts=prompts,
-        positions=positions,
-    )
+    p = [solve_constant_rate(mean_tokens - 1, length)] * length
+    acceptance = acceptance_from_conditional(p, f"{kind}; mean only, all {length} positions taken for equal")
+    return replace(acceptance, prompts=prompts, positions=positions)
 
 
 def acceptance_from_totals(
@@ -215,7 +210,8 @@ def acceptance_from_vector(values: Sequence[float]) -> ImportedAcceptance:
     return ImportedAcceptance(table=AcceptanceTable(ranks), kind=kind)
 
 
-def _check_rates(rates: Sequence[float], name: str = "rates") -> None:
+def check_rates(rates: Sequence[float], name: str = "rates") -> None:
+    """Raise InvalidValueError without rates, for rates outside 0 to 1, and for a rate above the one before it."""
     if not rates:
         raise InvalidValueError(f"{name}: expected at least one, each from 0 to 1 of all drafts. Got none.")
     _check_range(rates, name)

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from treeopt.engines.importers.acceptance_tables import (
     SHORTER_DRAFTS,
     StepCounts,
+    acceptance_from_counts,
     acceptance_from_totals,
     pool_steps,
-    table_from_counts,
 )
 from treeopt.engines.importers.foreign_file import NUMBER, ForeignFile, JsonObject, source_text
 from treeopt.engines.importers.importer import (
@@ -155,8 +155,7 @@ def _sum_runs(file: ForeignFile, method: str, runs: Sequence[_Statistics]) -> Im
     kind = f"{KIND}, {method}"
     if depth:
         accepted = [float(sum(round(run.rates[position] * run.drafts) for run in runs)) for position in range(depth)]
-        table = file.build("#acc rate/pos", table_from_counts, float(drafts), accepted)
-        return ImportedAcceptance(table=table, kind=kind, positions=drafts)
+        return file.build("#acc rate/pos", acceptance_from_counts, float(drafts), accepted, kind)
     drafted, total = sum(run.drafted_tokens for run in runs), sum(run.accepted_tokens for run in runs)
     return file.build("#gen tokens", acceptance_from_totals, drafts, drafted, total, kind)
 

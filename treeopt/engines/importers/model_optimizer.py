@@ -23,9 +23,9 @@ from operator import mul
 
 from treeopt.engines.importers.acceptance_tables import (
     StepCounts,
+    acceptance_from_conditional,
+    acceptance_from_rates,
     pool_steps,
-    table_from_conditional,
-    table_from_rates,
 )
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
 from treeopt.engines.importers.importer import ImportedAcceptance, Importer
@@ -213,10 +213,10 @@ def _build_acceptance(fields: Fields, rates: _Rates, length: int) -> ImportedAcc
         counts = StepCounts.from_lengths(rates.steps, length)
         return fields.build(HISTOGRAM, pool_steps, [counts], kind, one_sequence=False)
     if rates.conditional is None:
-        return ImportedAcceptance(table=fields.build(MARGINAL, table_from_rates, rates.marginal), kind=kind)
+        return fields.build(MARGINAL, acceptance_from_rates, rates.marginal, kind)
     reached = [1.0, *rates.survival[:-1]]
     conditional = [rate for rate, survival in zip(rates.conditional, reached, strict=True) if survival > 0]
-    return ImportedAcceptance(table=fields.build(CONDITIONAL, table_from_conditional, conditional), kind=kind)
+    return fields.build(CONDITIONAL, acceptance_from_conditional, conditional, kind)
 
 
 SPECDEC_BENCH = Importer(

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import (
+    acceptance_from_conditional,
+    acceptance_from_counts,
+    acceptance_from_rates,
     acceptance_from_vector,
-    table_from_conditional,
-    table_from_counts,
-    table_from_rates,
 )
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.importer import ImportedAcceptance, Importer
@@ -45,7 +45,7 @@ def _read_list(file: ForeignFile, content: list[Any]) -> ImportedAcceptance:
         return ImportedAcceptance(table=file.build("content", AcceptanceTable, numbers), kind="acceptance table")
     if file.ranks:
         return file.build("content", acceptance_from_vector, numbers)
-    return ImportedAcceptance(table=file.build("content", table_from_rates, numbers), kind=RATES_KIND)
+    return file.build("content", acceptance_from_rates, numbers, RATES_KIND)
 
 
 def _read_object(file: ForeignFile, content: dict[str, Any]) -> ImportedAcceptance:
@@ -68,16 +68,14 @@ def _read_object(file: ForeignFile, content: dict[str, Any]) -> ImportedAcceptan
         drafts, accepted = fields.number(DRAFTS, least=1), fields.numbers(ACCEPTED)
         if any(count != int(count) for count in accepted):
             raise fields.error(ACCEPTED, f"expected counts. Got {accepted!s:.60}: rates go below the key {RATES}.")
-        table = file.build(ACCEPTED, table_from_counts, drafts, accepted)
-        return ImportedAcceptance(table=table, kind="counts per position", positions=max(1, round(drafts)))
+        return file.build(ACCEPTED, acceptance_from_counts, drafts, accepted, "counts per position")
     numbers = _read_numbers(file, key, content[key])
     if key == RATES:
         if isinstance(numbers[0], list):
             raise file.error(key, "expected a list of rates. Got a list of lists: name a table p.")
-        return ImportedAcceptance(table=file.build(key, table_from_rates, numbers), kind=RATES_KIND)
+        return file.build(key, acceptance_from_rates, numbers, RATES_KIND)
     if key == CONDITIONAL and not isinstance(numbers[0], list):
-        table = file.build(key, table_from_conditional, numbers)
-        return ImportedAcceptance(table=table, kind="conditional rates per position")
+        return file.build(key, acceptance_from_conditional, numbers, "conditional rates per position")
     return ImportedAcceptance(table=file.build(key, AcceptanceTable, numbers), kind="acceptance table")
 
 

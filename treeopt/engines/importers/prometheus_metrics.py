@@ -8,8 +8,8 @@ from collections import defaultdict
 from treeopt.engines.importers.acceptance_tables import (
     MAX_LENGTH,
     SHORTER_DRAFTS,
+    acceptance_from_counts,
     acceptance_from_totals,
-    table_from_counts,
 )
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.importer import ImportedAcceptance, Importer
@@ -99,11 +99,8 @@ def _build_acceptance(file: ForeignFile, engines: list[_Values], program: str) -
         for values in engines
         if (DRAFTED, None) in values
     )
-    return ImportedAcceptance(
-        table=file.build("content", table_from_counts, drafts, sums),
-        kind=f"{kind}; {SHORTER_DRAFTS}" if has_shorter else kind,
-        positions=max(1, round(drafts)),
-    )
+    kind = f"{kind}; {SHORTER_DRAFTS}" if has_shorter else kind
+    return file.build("content", acceptance_from_counts, drafts, sums, kind)
 
 
 def _accepted_by_position(values: _Values) -> dict[int, float]:

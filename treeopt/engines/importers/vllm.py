@@ -21,7 +21,13 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from treeopt.engines.importers.acceptance_tables import SHORTER_DRAFTS, StepCounts, pool_steps, table_from_rates
+from treeopt.engines.importers.acceptance_tables import (
+    SHORTER_DRAFTS,
+    StepCounts,
+    acceptance_from_rates,
+    check_rates,
+    pool_steps,
+)
 from treeopt.engines.importers.foreign_file import NUMBER, ForeignFile, check_equal
 from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, ImportedAcceptance, Importer, SweepRow
 from treeopt.engines.importers.sweep import read_sweep
@@ -108,8 +114,8 @@ def _average_rates(file: ForeignFile, intervals: Sequence[Sequence[float]]) -> I
     """Return the mean rates of the lines that have as many positions as the last."""
     rows = [rates for rates in intervals if len(rates) == len(intervals[-1])]
     means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    table = file.build("content", table_from_rates, means)
-    return ImportedAcceptance(table=table, kind=f"vLLM log, mean of {len(rows)} lines without counts")
+    kind = f"vLLM log, mean of {len(rows)} lines without counts"
+    return file.build("content", acceptance_from_rates, means, kind)
 
 
 def read_bench(file: ForeignFile) -> ImportedAcceptance | tuple[SweepRow, ...]:
@@ -156,12 +162,11 @@ def _parse_printed(text: str) -> list[dict[str, Any]]:
 def _pool_runs(file: ForeignFile, runs: Sequence[Fields], rounding: float) -> ImportedAcceptance:
     kind = "vLLM benchmark result"
     if len(runs) == 1 and DRAFTS not in runs[0]:
-        table = runs[0].build(RATES, table_from_rates, runs[0].numbers(RATES))
-        return ImportedAcceptance(table=table, kind=f"{kind}, rates only")
+        return runs[0].build(RATES, acceptance_from_rates, runs[0].numbers(RATES), f"{kind}, rates only")
     counts, has_shorter = [], False
     for run in runs:
         drafts, rates = run.integer(DRAFTS), run.numbers(RATES)
-        run.build(RATES, table_from_rates, rates)  # refuses rates that are not shares, and rates that rise
+        run.build(RATES, check_rates, rates)
         steps = StepCounts.from_rates(rates, drafts)
         if ACCEPTED in run:
             accepted = run.integer(ACCEPTED, least=0)
