@@ -1,7 +1,7 @@
 """transformers' assisted generation in this process: one loaded pair for all draft lengths, steps seen by a streamer."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -9,7 +9,6 @@ from treeopt.engines.clients.client import (
     UNREADABLE,
     Completion,
     CompletionRequest,
-    EngineClient,
     EngineConfig,
     EngineInfo,
     RunningEngine,
@@ -26,14 +25,9 @@ MAX_LOGPROBS = 10
 ERRORS = (OSError, ValueError, RuntimeError, ImportError)
 
 
-def create(name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
-    del name, urls, timeout_s
-    return Assisted()
-
-
-def describe_engine(name: str = NAME) -> EngineInfo:
+def describe_engine() -> EngineInfo:
     return EngineInfo(
-        name=name,
+        name=NAME,
         title="transformers' assisted generation",
         version=installed_version("transformers"),
         started="in this process, batch 1",

@@ -47,9 +47,8 @@ DEVICES = "--list-devices"
 NGRAM_SIZES = ("--spec-ngram-simple-size-", "--spec-ngram-size-")
 
 
-def create(name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
+def create_client(urls: Mapping[int, str] | None, *, timeout_s: float) -> EngineClient:
     """Return the client of the servers at `urls`, else of the wheel, else of the program on PATH."""
-    del name
     if urls is not None:
         return LlamaAtUrl(urls, timeout_s=timeout_s)
     program = find_program()
@@ -58,9 +57,9 @@ def create(name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> En
     return LlamaServer()
 
 
-def describe_engine(name: str = NAME) -> EngineInfo:
+def describe_engine() -> EngineInfo:
     return EngineInfo(
-        name=name,
+        name=NAME,
         title="llama.cpp's server",
         version=wheel_version() or find_program(),
         started="by treeopt, once for each length: the package xllamacpp, or llama-server on PATH; or by you: --url URL",

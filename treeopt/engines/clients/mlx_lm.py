@@ -1,7 +1,7 @@
 """mlx-lm in this process: one loaded pair for all draft lengths; it reports of every token whether it was drafted."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from treeopt.engines.clients.client import (
     Completion,
     CompletionRequest,
-    EngineClient,
     EngineConfig,
     EngineInfo,
     RunningEngine,
@@ -24,15 +23,10 @@ NAME = "mlx-lm"
 INSTALL = "pip install 'mlx-lm[cpu]', or make engines-mlx"
 
 
-def create(name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
-    del name, urls, timeout_s
-    return MlxLm()
-
-
-def describe_engine(name: str = NAME) -> EngineInfo:
+def describe_engine() -> EngineInfo:
     version, backend = installed_version("mlx-lm"), installed_version("mlx")
     return EngineInfo(
-        name=name,
+        name=NAME,
         title="Apple's mlx-lm, on any processor that mlx runs on",
         version=None if version is None or backend is None else f"{version} on mlx {backend}",
         started="in this process, batch 1, with Hugging Face folders",

@@ -47,7 +47,7 @@ REFUSED = (400, 422)
 TITLES = {"openai": "a server with OpenAI's completions", VLLM: "vLLM"}
 
 
-def create(name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
+def create_client(name: str, urls: Mapping[int, str] | None, *, timeout_s: float) -> EngineClient:
     """Return the client of servers that already run; raises InvalidValueError without addresses."""
     if urls is None:
         raise InvalidValueError(

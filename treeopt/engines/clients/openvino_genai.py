@@ -4,14 +4,13 @@ One pipeline decodes plainly and one drafts with every length, because each requ
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from treeopt.engines.clients.client import (
     Completion,
     CompletionRequest,
-    EngineClient,
     EngineConfig,
     EngineInfo,
     PassTimes,
@@ -36,14 +35,9 @@ MAX_BATCHED_TOKENS = 1 << 20
 """Large enough that prompts are not split and mixed with other sequences' steps."""
 
 
-def create(name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
-    del name, urls, timeout_s
-    return OpenVino()
-
-
-def describe_engine(name: str = NAME) -> EngineInfo:
+def describe_engine() -> EngineInfo:
     return EngineInfo(
-        name=name,
+        name=NAME,
         title="OpenVINO GenAI",
         version=installed_version(PACKAGE),
         started="in this process, once plain and once with the draft model",

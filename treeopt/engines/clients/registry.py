@@ -1,28 +1,16 @@
 """The engines that can be measured, by name; the clients are imported when one is used."""
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from treeopt.engines.clients.client import EAGLE3, NGRAM, EngineClient, EngineInfo
 from treeopt.errors import EngineError, InvalidValueError
 from treeopt.records.engine import AT_URL
 
-NAMES = ("llama-server", "transformers", "openvino", "mlx-lm", "vllm", "openai")
+NAMES = ("llama-server", "transformers", "openvino", "mlx-lm", *AT_URL)
 STARTED_METHODS = {"llama-server": (NGRAM, EAGLE3), "transformers": (NGRAM,)}
 """Draft methods, besides a draft model, of engines that treeopt starts; servers at --url draft as they were started."""
 PLACED = ("transformers",)
 """Engines in this process that run on a device and in a dtype of the user's choice."""
-IN_PROCESS = ("transformers", "openvino", "mlx-lm")
-
-
-class ClientModule(Protocol):
-    """What a module of this package defines for its engines."""
-
-    def create(self, name: str, *, urls: Mapping[int, str] | None, timeout_s: float) -> EngineClient:
-        """Return the client of an engine; `urls` are servers by draft length, None starts the engine."""
-
-    def describe_engine(self, name: str) -> EngineInfo:
-        """Return whether an engine is installed, and what it reports."""
 
 
 def create_client(name: str, *, url: str | None, timeout_s: float, program: str | None = None) -> EngineClient:
@@ -37,18 +25,29 @@ def create_client(name: str, *, url: str | None, timeout_s: float, program: str 
     Raises InvalidValueError for an unknown name, or options that the engine does not take; EngineError if it is not
     installed or does not respond.
     """
+    from treeopt.engines.clients import assisted, llama_server, mlx_lm, openai_server, openvino_genai
+
     if program is not None:
         if name != "llama-server" or url is not None:
             raise InvalidValueError(
                 "program: expected with llama-server alone, and without --url. Leave it out.", field="program"
             )
-        from treeopt.engines.clients.llama_server import LlamaProgram
-
-        return LlamaProgram(program)
-    if url is not None and name in IN_PROCESS:
-        raise EngineError(f"{name}: expected no --url, because it runs in this process. Leave it out.")
+        return llama_server.LlamaProgram(program)
+    in_process: dict[str, Callable[[], EngineClient]] = {
+        "transformers": assisted.Assisted,
+        "openvino": openvino_genai.OpenVino,
+        "mlx-lm": mlx_lm.MlxLm,
+    }
+    if name in in_process:
+        if url is not None:
+            raise EngineError(f"{name}: expected no --url, because it runs in this process. Leave it out.")
+        return in_process[name]()
     urls = None if url is None else parse_urls(url)
-    return _load_module(name).create(name, urls=urls, timeout_s=timeout_s)
+    if name == llama_server.NAME:
+        return llama_server.create_client(urls, timeout_s=timeout_s)
+    if name in AT_URL:
+        return openai_server.create_client(name, urls, timeout_s=timeout_s)
+    raise InvalidValueError(f"ENGINE: expected one of {', '.join(NAMES)}. Got {name!r:.40}.")
 
 
 def check_method(name: str, method: str | None, *, url: str | None) -> None:
@@ -65,9 +64,13 @@ def check_method(name: str, method: str | None, *, url: str | None) -> None:
 
 
 def list_engines() -> Iterator[EngineInfo]:
-    """Yield a description of every engine."""
-    for name in NAMES:
-        yield _load_module(name).describe_engine(name)
+    """Yield a description of every engine, in the order of `NAMES`."""
+    from treeopt.engines.clients import assisted, llama_server, mlx_lm, openai_server, openvino_genai
+
+    for module in (llama_server, assisted, openvino_genai, mlx_lm):
+        yield module.describe_engine()
+    for name in AT_URL:
+        yield openai_server.describe_engine(name)
 
 
 def is_single_url(url: str) -> bool:
@@ -98,18 +101,3 @@ def parse_urls(url: str) -> dict[int, str]:
             )
         urls[int(length)] = address.strip()
     return urls
-
-
-def _load_module(name: str) -> ClientModule:
-    from treeopt.engines.clients import assisted, llama_server, mlx_lm, openai_server, openvino_genai
-
-    modules: dict[str, ClientModule] = {
-        "llama-server": llama_server,
-        "transformers": assisted,
-        "openvino": openvino_genai,
-        "mlx-lm": mlx_lm,
-        **dict.fromkeys(AT_URL, openai_server),
-    }
-    if name not in modules:
-        raise InvalidValueError(f"ENGINE: expected one of {', '.join(NAMES)}. Got {name!r:.40}.")
-    return modules[name]
