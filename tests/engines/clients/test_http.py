@@ -144,7 +144,7 @@ def test_certificates_are_loaded_for_https_only(monkeypatch):
     assert options == [False, True]
 
 
-@pytest.mark.parametrize(("read", "status"), [("get", 200), ("lines", 200), ("lines", 500)])
+@pytest.mark.parametrize(("read", "status"), [("get", 200), ("events", 200), ("events", 500)])
 def test_endless_response_is_refused_at_the_size_limit(monkeypatch, status, read):
     """The server sends until the connection is closed."""
     monkeypatch.setattr(http, "MAX_BYTES", 100_000)
@@ -164,7 +164,7 @@ def test_endless_response_is_refused_at_the_size_limit(monkeypatch, status, read
     server.start()
     engine = HttpEngine("e", f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=10)
     with pytest.raises(EngineError, match=r"^e: expected an answer of at most 100000 bytes"):
-        engine.get("/x") if read == "get" else list(engine.lines("/x", {}))
+        engine.get("/x") if read == "get" else list(engine.events("/x", {}))
     engine.close()
     listener.close()
     server.join(4)

@@ -76,7 +76,7 @@ class Assisted:
             tokenizer = AutoTokenizer.from_pretrained(config.target)
             shared = None
             if config.draft is not None:
-                shared = compare_tokens(_load_tokens(config.target), _load_tokens(config.draft))
+                shared = compare_tokens(_read_tokens(tokenizer), _read_tokens(AutoTokenizer.from_pretrained(config.draft)))
             load: Any = AutoModelForCausalLM.from_pretrained  # its own types refuse its own models
             target, draft = (
                 None if folder is None else load(folder, dtype=dtype).to(device).eval()
@@ -99,10 +99,7 @@ class _Tokens(NamedTuple):
     added_ids: AbstractSet[int]
 
 
-def _load_tokens(folder: str) -> _Tokens:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+def _read_tokens(tokenizer: Any) -> _Tokens:
     return _Tokens(tokenizer.get_vocab(), tokenizer.added_tokens_decoder.keys())
 
 

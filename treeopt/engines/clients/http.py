@@ -66,20 +66,23 @@ class HttpEngine:
         try:
             text = self._send("GET", "/metrics").text
         except EngineError as error:
-            if isinstance(error.__cause__, httpx.HTTPStatusError):
-                return None
-            raise
+            if http_status(error) is None:
+                raise
+            return None
         return parse_counters(text, self.title)
 
     def close(self) -> None:
         """Close all connections."""
         self._client.close()
 
-    def lines(self, path: str, content: Mapping[str, Any]) -> Iterator[str]:
-        """Send a JSON object and yield the lines of the response as they arrive.
+    def events(self, path: str, content: Mapping[str, Any]) -> Iterator[str]:
+        """Send a JSON object and yield the data of the server-sent events as they arrive.
 
         Raises EngineError if the response stops, or exceeds `MAX_BYTES`.
         """
+        return parse_events(self._lines(path, content))
+
+    def _lines(self, path: str, content: Mapping[str, Any]) -> Iterator[str]:
         with (
             self._engine_errors("POST", path),
             self._client.stream("POST", f"{self.url}{path}", json=content) as response,
@@ -95,10 +98,6 @@ class HttpEngine:
                     parts = [tail]
             if any(parts):
                 yield "".join(parts).removesuffix("\r")
-
-    def events(self, path: str, content: Mapping[str, Any]) -> Iterator[str]:
-        """Send a JSON object and yield the data of the server-sent events; raises as `lines` does."""
-        return parse_events(self.lines(path, content))
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         with self._engine_errors(method, path), self._client.stream(method, f"{self.url}{path}", **options) as streamed:
@@ -196,14 +195,6 @@ def parse_counters(text: str, title: str) -> Counters | None:
             f"{title}: expected metrics as Prometheus text. Got {printable(str(error))[:80]!r}."
         ) from None
     return Counters(drafts, drafted, accepted_tokens, accepted) if totals else None
-
-
-def read_number(title: str, content: Mapping[str, Any], name: str) -> float:
-    """Return a number of a response, at least 0; raises EngineError if it is missing or something else."""
-    value = content.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise EngineError(f"{title}: expected a number {name!r} of at least 0 in its answer. Got {value!r:.60}.")
-    return float(value)
 
 
 def http_status(error: EngineError) -> int | None:

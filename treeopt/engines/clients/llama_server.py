@@ -25,7 +25,7 @@ from treeopt.engines.clients.client import (
     installed_version,
     top_logprobs,
 )
-from treeopt.engines.clients.http import HttpEngine, model_setting, read_number, select_url
+from treeopt.engines.clients.http import HttpEngine, model_setting, select_url
 from treeopt.errors import EngineError, printable
 from treeopt.records.engine import EngineSetting
 from treeopt.records.profile import UNKNOWN
@@ -254,7 +254,7 @@ class RunningLlama(RunningEngine):
         responses = self._http.post_for_list("/completion", body)
         if responses is None or len(responses) != len(requests):
             return None
-        responses.sort(key=lambda response: read_number(NAME, response, "index"))
+        responses.sort(key=lambda response: _read_number(response, "index"))
         return [self._read_completion(response) for response in responses]
 
     def _complete_one(self, request: CompletionRequest) -> Completion:
@@ -267,27 +267,27 @@ class RunningLlama(RunningEngine):
         timings = response.get("timings")
         if not isinstance(timings, dict) or not isinstance(response.get("content"), str):
             raise EngineError(f"{NAME}: expected content and timings in its answer. Got {sorted(response)!r:.80}.")
-        tokens = int(read_number(NAME, timings, "predicted_n"))
+        tokens = int(_read_number(timings, "predicted_n"))
         if self._drafts and "draft_n" not in timings:
             raise self._not_drafting()
         drafted, accepted = (
-            int(read_number(NAME, timings, key)) if key in timings else 0 for key in ("draft_n", "draft_n_accepted")
+            int(_read_number(timings, key)) if key in timings else 0 for key in ("draft_n", "draft_n_accepted")
         )
         if accepted > drafted:
             raise EngineError(
                 f"{NAME}: expected at most {drafted} accepted tokens, as many as were drafted. Got {accepted}: update it."
             )
-        decode_s, prefill_s = read_number(NAME, timings, "predicted_ms") / 1000, None
+        decode_s, prefill_s = _read_number(timings, "predicted_ms") / 1000, None
         if "prompt_ms" in timings:
-            prefill_s = max(read_number(NAME, timings, "prompt_ms") / 1000, response_s - decode_s)
+            prefill_s = max(_read_number(timings, "prompt_ms") / 1000, response_s - decode_s)
         return Completion(
             text=response["content"],
             tokens=tokens,
             decode_s=decode_s,
             steps=tokens - 1 - accepted,
-            prompt_tokens=int(read_number(NAME, response, "tokens_evaluated")),
+            prompt_tokens=int(_read_number(response, "tokens_evaluated")),
             prefill_s=prefill_s,
-            prefill_tokens=int(read_number(NAME, timings, "prompt_n")) if "prompt_n" in timings else 0,
+            prefill_tokens=int(_read_number(timings, "prompt_n")) if "prompt_n" in timings else 0,
         )
 
     def _not_drafting(self) -> EngineError:
@@ -318,6 +318,14 @@ def _completion_body(request: CompletionRequest) -> dict[str, Any]:
     if request.temperature > 0:  # the server's default samplers would cut the distribution
         body |= {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
     return body
+
+
+def _read_number(content: Mapping[str, Any], name: str) -> float:
+    """Return a number of a response, at least 0; raises EngineError if it is missing or something else."""
+    value = content.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise EngineError(f"{NAME}: expected a number {name!r} of at least 0 in its answer. Got {value!r:.60}.")
+    return float(value)
 
 
 def _run(program: str, flag: str) -> str:
