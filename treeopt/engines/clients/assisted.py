@@ -9,6 +9,7 @@ from treeopt.engines.clients.client import (
     UNREADABLE,
     Completion,
     CompletionRequest,
+    EngineClient,
     EngineConfig,
     EngineInfo,
     RunningEngine,
@@ -36,16 +37,14 @@ def describe_engine() -> EngineInfo:
     )
 
 
-class Assisted:
+class Assisted(EngineClient):
     """Assisted generation with a pair of Hugging Face folders, which are loaded once.
 
     Raises EngineError if transformers is not installed.
     """
 
     name = NAME
-    settings: tuple[EngineSetting, ...] = ()
     device = "cpu"
-    concurrent = True
 
     def __init__(self) -> None:
         self.version = describe_engine().require_version()
@@ -76,7 +75,9 @@ class Assisted:
             tokenizer = AutoTokenizer.from_pretrained(config.target)
             shared = None
             if config.draft is not None:
-                shared = compare_tokens(_read_tokens(tokenizer), _read_tokens(AutoTokenizer.from_pretrained(config.draft)))
+                shared = compare_tokens(
+                    _read_tokens(tokenizer), _read_tokens(AutoTokenizer.from_pretrained(config.draft))
+                )
             load: Any = AutoModelForCausalLM.from_pretrained  # its own types refuse its own models
             target, draft = (
                 None if folder is None else load(folder, dtype=dtype).to(device).eval()

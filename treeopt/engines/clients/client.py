@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from treeopt.errors import EngineError, TreeoptError, printable
 from treeopt.records.engine import EngineSetting
+from treeopt.records.profile import UNKNOWN
 
 NGRAM, EAGLE3, MTP = "ngram", "eagle3", "mtp"
 METHODS = (NGRAM, EAGLE3, MTP)
@@ -201,11 +202,11 @@ class EngineClient(Protocol):
     name: str
     """As in `treeopt probe NAME`."""
     version: str
-    settings: tuple[EngineSetting, ...]
+    settings: tuple[EngineSetting, ...] = ()
     """What it runs with besides its configuration."""
-    device: str
+    device: str = UNKNOWN
     """`cpu` or `gpu` of this machine; `UNKNOWN` if it may be another machine's, or is not reported."""
-    concurrent: bool
+    concurrent: bool = True
     """Whether several draft lengths can run at the same time without loading the models again."""
 
     def start(self, config: EngineConfig) -> RunningEngine:

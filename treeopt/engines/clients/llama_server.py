@@ -27,7 +27,6 @@ from treeopt.engines.clients.client import (
 )
 from treeopt.engines.clients.http import HttpEngine, model_setting, select_url
 from treeopt.errors import EngineError, printable
-from treeopt.records.engine import EngineSetting
 from treeopt.records.profile import UNKNOWN
 
 NAME = "llama-server"
@@ -78,14 +77,13 @@ def find_program() -> str | None:
     return shutil.which(NAME)
 
 
-class LlamaServer:
+class LlamaServer(EngineClient):
     """The server of the wheel, started again for each draft length.
 
     Raises EngineError if the wheel is not installed.
     """
 
     name = NAME
-    settings: tuple[EngineSetting, ...] = ()
     device = "cpu"
     concurrent = False
 
@@ -103,7 +101,7 @@ class LlamaServer:
         return RunningLlama(child.ready["address"], config, child)
 
 
-class LlamaProgram:
+class LlamaProgram(EngineClient):
     """A llama-server that is started again for each draft length, on a free local port.
 
     Args:
@@ -113,7 +111,6 @@ class LlamaProgram:
     """
 
     name = NAME
-    settings: tuple[EngineSetting, ...] = ()
     concurrent = False
 
     def __init__(self, program: str) -> None:
@@ -179,12 +176,10 @@ class LlamaProgram:
         )
 
 
-class LlamaAtUrl:
+class LlamaAtUrl(EngineClient):
     """Servers that already run, one for each draft length; they are left running."""
 
     name = NAME
-    device = UNKNOWN
-    concurrent = True
 
     def __init__(self, urls: Mapping[int, str], *, timeout_s: float) -> None:
         self._urls = urls

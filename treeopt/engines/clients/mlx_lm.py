@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from treeopt.engines.clients.client import (
     Completion,
     CompletionRequest,
+    EngineClient,
     EngineConfig,
     EngineInfo,
     RunningEngine,
@@ -35,14 +36,13 @@ def describe_engine() -> EngineInfo:
     )
 
 
-class MlxLm:
+class MlxLm(EngineClient):
     """`mlx_lm.stream_generate` with a pair of Hugging Face folders, which are loaded once.
 
     Raises EngineError if mlx-lm is not installed, or mlx has no backend.
     """
 
     name = NAME
-    concurrent = True
 
     def __init__(self) -> None:
         self.version = describe_engine().require_version()
@@ -50,7 +50,7 @@ class MlxLm:
             import mlx.core as mx  # on Linux the package mlx comes without a backend
         device = str(mx.default_device())
         self.device = "cpu" if "cpu" in device.lower() else "gpu"
-        self.settings: tuple[EngineSetting, ...] = (EngineSetting(name="device", value=device),)
+        self.settings = (EngineSetting(name="device", value=device),)
         self._models: _Models | None = None
 
     def start(self, config: EngineConfig) -> RunningEngine:

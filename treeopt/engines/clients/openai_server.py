@@ -25,7 +25,6 @@ from treeopt.engines.clients.client import (
 )
 from treeopt.engines.clients.http import HttpEngine, http_status, model_setting, select_url
 from treeopt.errors import EngineError, InvalidValueError
-from treeopt.records.profile import UNKNOWN
 
 VLLM = "vllm"
 FIXED_LENGTH = {"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
@@ -67,11 +66,8 @@ def describe_engine(name: str) -> EngineInfo:
     )
 
 
-class OpenAIServers:
+class OpenAIServers(EngineClient):
     """Servers that already run, one for each draft length."""
-
-    device = UNKNOWN
-    concurrent = True
 
     def __init__(self, name: str, urls: Mapping[int, str], *, timeout_s: float) -> None:
         self.name = name

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from treeopt.engines.clients.client import (
     Completion,
     CompletionRequest,
+    EngineClient,
     EngineConfig,
     EngineInfo,
     PassTimes,
@@ -19,7 +20,6 @@ from treeopt.engines.clients.client import (
     installed_version,
 )
 from treeopt.errors import EngineError
-from treeopt.records.engine import EngineSetting
 
 NAME = "openvino"
 PACKAGE = "openvino-genai"
@@ -46,16 +46,14 @@ def describe_engine() -> EngineInfo:
     )
 
 
-class OpenVino:
+class OpenVino(EngineClient):
     """OpenVINO GenAI with a pair of IR folders; each of the two pipelines is loaded once.
 
     Raises EngineError if the package is not installed.
     """
 
     name = NAME
-    settings: tuple[EngineSetting, ...] = ()
     device = DEVICE.lower()
-    concurrent = True
 
     def __init__(self) -> None:
         self.version = describe_engine().require_version()
