@@ -29,6 +29,7 @@ from treeopt.engines.importers.importer import (
     Importer,
     SweepRow,
 )
+from treeopt.errors import FormatError
 from treeopt.files.atomic_files import read_unpacked
 from treeopt.files.foreign_text import describe_bytes
 from treeopt.records.measured_acceptance import ACCEPTANCE as ACCEPTANCE_PART
@@ -82,8 +83,7 @@ def read_acceptance(path: Path | str, *, sampling: Sampling, rule: str, ranks: b
 
     Raises FormatError naming the file, the field and the reason, TreeoptError if it cannot be read.
     """
-    file = ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), ACCEPTANCE, ranks=ranks)
-    acceptance: ImportedAcceptance = _read(file)
+    acceptance: ImportedAcceptance = _read(path, ACCEPTANCE, ranks=ranks)
     return MeasuredAcceptance(
         rule=rule,
         sampling=sampling,
@@ -106,40 +106,38 @@ def read_latency(path: Path | str, *, drafts: bool = False) -> tuple[ImportedLat
     Raises FormatError naming the file, the line or field and the reason, TreeoptError if it cannot be read.
     """
     wanted, part = ("draft", DRAFT_TIMES) if drafts else ("verify", TIMES)
-    file = ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), part)
-    latencies: tuple[ImportedLatency, ...] = _read(file)
+    latencies: tuple[ImportedLatency, ...] = _read(path, part)
     if not latencies:
-        raise file.error("content", f"expected times of {wanted} passes. Got none: is the log whole, at -lv 4?")
+        reason = f"expected times of {wanted} passes. Got none: is the log whole, at -lv 4?"
+        raise FormatError(path, "content", reason)
     if all(getattr(latency, wanted) is None for latency in latencies):
         passes = next(part for part in LATENCY_PARTS for latency in latencies if getattr(latency, part) is not None)
-        raise file.error("content", f"expected times of {wanted} passes. Got those of {passes} passes only.")
+        raise FormatError(path, "content", f"expected times of {wanted} passes. Got those of {passes} passes only.")
     return latencies
 
 
 def read_sweep(path: Path | str) -> tuple[SweepRow, ...]:
     """Return the rows of a sweep over the draft length; raises the errors of `read_latency`."""
-    rows: tuple[SweepRow, ...] = _read(ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), SWEEP))
+    rows: tuple[SweepRow, ...] = _read(path, SWEEP)
     return rows
 
 
-def _read(file: ForeignFile) -> Any:
-    """Return what `file.part` names, as `Importer.read` does."""
+def _read(path: Path | str, part: str, *, ranks: bool = False) -> Any:
+    """Return one part of a file, as `Importer.read` does."""
+    file = ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), part, ranks=ranks)
     importer = next((importer for importer in IMPORTERS if importer.matches(file)), None)
     if importer is None:
         raise file.error(
             "content",
-            f"expected {file.part} in one of the formats of treeopt import --list. Got {_describe(file)}.",
+            f"expected {part} in one of the formats of treeopt import --list. Got {_describe(file)}.",
         )
-    if importer.contains and not _has(importer, file.part):
+    sought = {part, TIMES} if part == DRAFT_TIMES else {part}
+    if importer.contains and sought.isdisjoint(importer.contains):
         options = " or ".join(OPTIONS[contained] for contained in importer.contains)
         raise file.error(
-            "content", f"expected {file.part}. Got {importer.title}, which contains none: give it to {options}."
+            "content", f"expected {part}. Got {importer.title}, which contains none: give it to {options}."
         )
     return importer.read(file)
-
-
-def _has(importer: Importer, part: str) -> bool:
-    return part in importer.contains or (part == DRAFT_TIMES and TIMES in importer.contains)
 
 
 def _describe(file: ForeignFile) -> str:
