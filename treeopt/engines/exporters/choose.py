@@ -268,8 +268,6 @@ class _SettingChoice:
     def _warn_unnamed_draft_model(self) -> None:
         """Warn of a draft model that is known only by name, which no engine can load."""
         pair = self._profile.pair
-        if "draft_model" not in self._engine.takes:
-            return
         if self._source.draft_model is None and pair.draft_source is None and self._source.method is None:
             self._warnings.append(
                 Warning(
