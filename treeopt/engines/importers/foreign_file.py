@@ -205,15 +205,6 @@ def check_equal(fields: Fields, field: str, *, expected: float, got: float, with
         )
 
 
-def markdown_cells(line: str) -> list[str]:
-    """Return the cells of a row of a Markdown table; empty for other lines.
-
-    >>> markdown_cells("| pp8 | 740.00 ± 0.10 |")
-    ['pp8', '740.00 ± 0.10']
-    """
-    return [cell.strip() for cell in line.split("|")[1:-1]] if line.lstrip().startswith("|") else []
-
-
 def source_text(path: Path | str, kind: str) -> str:
     """Return the name of an imported file in a profile.
 

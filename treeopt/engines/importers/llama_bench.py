@@ -33,7 +33,6 @@ from treeopt.engines.importers.foreign_file import (
     ForeignFile,
     JsonObject,
     check_equal,
-    markdown_cells,
     source_text,
 )
 from treeopt.engines.importers.importer import DRAFT_TIMES, TIMES, ImportedLatency, Importer, build_curve
@@ -136,18 +135,24 @@ def _find_header(file: ForeignFile) -> list[str] | None:
     """Return the column names of the Markdown table; None without a table."""
     if file.is_json:
         return None
-    return next((cells for line in file.lines if {TEST, SPEED} <= set(cells := markdown_cells(line))), None)
+    return next((cells for _, cells in _markdown_rows(file) if {TEST, SPEED} <= set(cells)), None)
+
+
+def _markdown_rows(file: ForeignFile) -> Iterator[tuple[str, list[str]]]:
+    """Yield the number and the cells of every line of a Markdown table; other lines are the program's log."""
+    for number, line in enumerate(file.lines, start=1):
+        if line.lstrip().startswith("|"):
+            yield f"line {number}", [cell.strip() for cell in line.split("|")[1:-1]]
 
 
 def _read_table(file: ForeignFile, names: list[str]) -> Iterator[JsonObject]:
-    """Yield the rows of prompts and of generated tokens; other lines are the program's log."""
-    for number, line in enumerate(file.lines, start=1):
-        cells = markdown_cells(line)
+    """Yield the rows of prompts and of generated tokens."""
+    for place, cells in _markdown_rows(file):
         content: dict[str, Any] = dict(zip(names, cells, strict=False))
         test = TESTS.fullmatch(content.get(TEST, ""))
         if len(cells) != len(names) or test is None:
             continue
-        place, tokens = f"line {number}", int(test[2])
+        tokens = int(test[2])
         try:
             speed = float(content.pop(SPEED).split()[0])  # without the spread, whatever a console makes of its sign
             limits: dict[str, Any] = {key: int(content[key]) for key in ("n_ubatch", "n_batch") if key in content}
@@ -171,7 +176,7 @@ def _read_table(file: ForeignFile, names: list[str]) -> Iterator[JsonObject]:
 def is_batched_bench(file: ForeignFile) -> bool:
     if file.is_json:
         return bool(file.objects) and file.objects[0].content.keys() >= BATCHED_KEYS
-    return any(markdown_cells(line)[: len(BATCHED_COLUMNS)] == list(BATCHED_COLUMNS) for line in file.lines)
+    return any(cells[: len(BATCHED_COLUMNS)] == list(BATCHED_COLUMNS) for _, cells in _markdown_rows(file))
 
 
 def read_batched_bench(file: ForeignFile) -> tuple[ImportedLatency, ...]:
@@ -198,13 +203,11 @@ def read_batched_bench(file: ForeignFile) -> tuple[ImportedLatency, ...]:
 
 
 def _read_batched_table(file: ForeignFile) -> list[JsonObject]:
-    """Return the rows of the Markdown table by the keys of JSON; other lines are the program's log."""
+    """Return the rows of the Markdown table by the keys of JSON."""
     rows = []
-    for number, line in enumerate(file.lines, start=1):
-        cells = markdown_cells(line)
+    for place, cells in _markdown_rows(file):
         if not cells or not cells[0].isdecimal():
             continue
-        place = f"line {number}"
         if len(cells) != len(BATCHED_COLUMNS):
             raise file.error(place, f"expected {len(BATCHED_COLUMNS)} values. Got {len(cells)}: is the file complete?")
         values: dict[str, Any] = {}
