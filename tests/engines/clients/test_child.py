@@ -1,7 +1,6 @@
 """Child processes: they start, report, and end with treeopt."""
 
 import importlib.util
-import json
 import sys
 import time
 
@@ -9,7 +8,9 @@ import psutil
 import pytest
 
 from treeopt.engines.clients import child as child_module
-from treeopt.engines.clients.child import Child, module_command
+from treeopt.engines.clients.child import Child
+from treeopt.engines.clients.client import EngineConfig
+from treeopt.engines.clients.llama_server import LlamaServer
 from treeopt.errors import EngineError
 
 XLLAMACPP = importlib.util.find_spec("xllamacpp") is not None
@@ -78,13 +79,7 @@ def test_workers_that_outlive_a_child_are_gone_once_it_is_closed():
 def test_missing_model_is_one_line(tmp_path):
     if not XLLAMACPP:
         pytest.skip("xllamacpp is not installed: pip install 'treeopt[engines]'")
-    config = {
-        "target": str(tmp_path / "none.gguf"),
-        "draft": None,
-        "draft_tokens": 0,
-        "slots": 1,
-        "context_tokens": 64,
-        "threads": 1,
-    }
+    config = EngineConfig(target=str(tmp_path / "none.gguf"), draft=None, draft_tokens=0, threads=1, timeout_s=30)
+    client = LlamaServer()
     with pytest.raises(EngineError, match="llama-server: expected it to start"):
-        Child("llama-server", module_command("treeopt.engines.clients.llama_process", json.dumps(config)), timeout_s=30)
+        client.start(config)

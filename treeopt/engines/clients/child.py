@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -111,11 +110,6 @@ class Child:
     def _summarise_log(self) -> str:
         lines = self.errors()[:ERROR_LINES] or tuple(self._log)[-LAST_LINES:]
         return " / ".join(lines) or "it printed nothing. Start it by hand to see more."
-
-
-def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module with this interpreter."""
-    return [sys.executable, "-m", module, *arguments]
 
 
 def find_descendants(pid: int) -> set[psutil.Process]:

@@ -5,13 +5,14 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any
 
-from treeopt.engines.clients.child import Child, module_command
+from treeopt.engines.clients.child import Child
 from treeopt.engines.clients.client import (
     NGRAM,
     UNREADABLE,
@@ -96,9 +97,7 @@ class LlamaServer(EngineClient):
         self.version = version
 
     def start(self, config: EngineConfig) -> RunningEngine:
-        command = module_command("treeopt.engines.clients.llama_process", json.dumps(asdict(config)))
-        child = Child(NAME, command, timeout_s=config.timeout_s)
-        return RunningLlama(child.ready["address"], config, child)
+        return _start_process(config, json.dumps(asdict(config)))
 
 
 class LlamaProgram(EngineClient):
@@ -133,10 +132,8 @@ class LlamaProgram(EngineClient):
     def start(self, config: EngineConfig) -> RunningEngine:
         config.check_models(NAME)
         port = str(_free_port())
-        server = (self._program, *self.flags(config), "--host", "127.0.0.1", "--port", port)
-        command = module_command("treeopt.engines.clients.llama_process", port, *server)
-        child = Child(NAME, command, timeout_s=config.timeout_s)
-        return RunningLlama(child.ready["address"], config, child)
+        address = ("--host", "127.0.0.1", "--port", port)
+        return _start_process(config, port, self._program, *self.flags(config), *address)
 
     def flags(self, config: EngineConfig) -> tuple[str, ...]:
         """Return the arguments that start it, without its address."""
@@ -299,6 +296,13 @@ class RunningLlama(RunningEngine):
             f"{NAME}: expected a server that drafts. It does not: start it with a draft model of the target's vocabulary, and "
             "read its log for why it uses none."
         )
+
+
+def _start_process(config: EngineConfig, *arguments: str) -> RunningLlama:
+    """Start a server with the arguments of `treeopt.engines.clients.llama_process`."""
+    command = [sys.executable, "-m", "treeopt.engines.clients.llama_process", *arguments]
+    child = Child(NAME, command, timeout_s=config.timeout_s)
+    return RunningLlama(child.ready["address"], config, child)
 
 
 def _completion_body(request: CompletionRequest) -> dict[str, Any]:
