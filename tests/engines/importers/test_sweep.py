@@ -111,6 +111,7 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
             "a number. Got 'inf'",
         ),
         ('{"k": 3, "tps": 9, "spec_decode_num_drafts": 1, "spec_decode_draft_tokens": 1e9}', "from 1 to 10000"),
+        ('{"k": 3, "tps": 9, "spec_decode_num_drafts": 1e-300, "spec_decode_draft_tokens": 1e300}', "10000. Got inf"),
         ("k,tps,accept_len\n0,9,1\n1000000,9,2\n", "k: expected a whole number from 0 to 10000"),
         ("k,topk,tps,accept_len\n3,4,9,2\n", "Got only trees"),
         ("k,tps,accept_len\n3,9,2\n", "measure plain decoding too"),
@@ -128,6 +129,7 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
         ("k,step_ms\n0,20\n2,30\n4,40\n", "an accept length with every step time"),
         ("k,tps,accept_len\n0,50,1\n2,70,1.9\n4,80,\n", "the accept length of the longest draft. Got none at 4"),
         ("k,tps\n0,50\n2,70\n", "plain decoding, which is length 0, and two draft lengths"),
+        ("k,tps\n0,50\n2,1e308\n4,80\n", "content: expected speeds .* is it another unit"),
         ('{"accept_length": 2.5, "mean_tpot_ms": 8.0}', "the draft length of each result"),
         ("[0.8, 0.4]", "give it to --acceptance"),
         (

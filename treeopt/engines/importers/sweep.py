@@ -160,7 +160,9 @@ def _build_row(row: Row, length: int, own_token: float) -> SweepRow:
 def _read_length(row: Row) -> int:
     drafts, drafted = _read_number(row, (DRAFTS,), 0.0), _read_number(row, DRAFTED, 0.0)
     if drafts > 0 and drafted > 0:
-        return _check_whole(row, round(drafted / drafts), DRAFTED[0], least=1, most=MAX_STEP_TOKENS)
+        mean = drafted / drafts
+        length = mean if math.isinf(mean) else round(mean)
+        return _check_whole(row, length, DRAFTED[0], least=1, most=MAX_STEP_TOKENS)
     length = _read_number(row, LENGTH)
     if math.isnan(length):
         length = _read_number(row, ROOTED) - 1
