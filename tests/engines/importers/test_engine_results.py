@@ -474,9 +474,10 @@ class TestLlamaServer:
         assert "all 3 positions taken for equal" in result.imported[0].source
         refuse_table(self.SLOT.format(150, 300, ""), "draft acceptance", "take the server's /metrics")
 
-    def test_rates_above_1_are_refused(self, refuse_table):
-        slot = self.SLOT.format(150, 300, self.SLOT_RATES.replace("0.750", "1.750"))
-        refuse_table(slot, "acceptance rate per position", "Got 1.75 at position 0")
+    @pytest.mark.parametrize(("rate", "reason"), [("1.750", "Got 1.75 at position 0"), ("0.300", "expected a prob")])
+    def test_rates_above_1_or_rising_are_refused(self, refuse_table, rate, reason):
+        slot = self.SLOT.format(150, 300, self.SLOT_RATES.replace("0.750", rate))
+        refuse_table(slot, "acceptance rate per position", reason)
 
     def test_requests_are_not_added_to_the_statistics(self, write, read_table):
         log = self.SLOT.format(150, 300, self.SLOT_RATES) + self.LATE

@@ -144,6 +144,7 @@ def _table_from_steps(
     """
     counts = np.array(reached, np.float64)
     p = np.array(accepted, np.float64)[:, None] / counts[:, None]
+    AcceptanceTable(p)  # refuses more accepted than reached drafts, of which there is no standard error
     positions = independent_positions(p, counts[:, None], 1) if one_sequence else counts[:, None]
     return AcceptanceTable(p, counts=counts, standard_error=posterior_error(p, positions))
 
