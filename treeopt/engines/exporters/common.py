@@ -73,15 +73,6 @@ def varying_schedule(request: SettingRequest) -> tuple[BatchLength, ...]:
     return tuple(joined) if len(joined) > 1 else ()
 
 
-def describe_schedule(schedule: Iterable[BatchLength]) -> str:
-    """Return a schedule in words.
-
-    >>> describe_schedule([BatchLength(first_batch=1, last_batch=8, length=3)])
-    '3 at batch sizes 1 to 8'
-    """
-    return ", ".join(f"{part.length} at {_describe_batches(part)}" for part in schedule)
-
-
 def _describe_batches(part: BatchLength) -> str:
     if part.first_batch == part.last_batch:
         return f"batch size {part.first_batch}"
@@ -93,7 +84,8 @@ def warn_schedule_omitted(request: SettingRequest, why: str) -> tuple[Warning, .
     schedule = varying_schedule(request)
     if not schedule:
         return ()
-    problem = f"{why}, so the schedule ({describe_schedule(schedule)}) is left out."
+    lengths = ", ".join(f"{part.length} at {_describe_batches(part)}" for part in schedule)
+    problem = f"{why}, so the schedule ({lengths}) is left out."
     return (Warning(problem, "Export for the batch size you serve."),)
 
 
