@@ -82,7 +82,7 @@ MAY_IMPORT = {
     "treeopt.any_tree": SOLVER | RECORDS | TREES,
     # layer 2: from measurements of other programs to a profile
     "treeopt.engines.importers": COUNTERS | RECORDS | TREES,
-    "treeopt.engines.prometheus": RECORDS,
+    "treeopt.engines.prometheus": set(),
     # layer 1: optimal trees
     "treeopt.solver": RECORDS | TREES,
     # layer 1: records, which may contain one another

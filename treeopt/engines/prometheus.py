@@ -17,13 +17,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from treeopt.records.engine import parse_position
-
 DRAFTS, DRAFTED, ACCEPTED, BY_POSITION = "drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"
 NAME = re.compile(
     rf"(?:ray_)?([A-Za-z][A-Za-z0-9]*)[:_]spec_decode_num_({DRAFTS}|{DRAFTED}|{ACCEPTED}|{BY_POSITION})(?:_total)?"
 )
 MARK = re.compile(r"^[ \t]{0,9}(?:ray_)?[A-Za-z][A-Za-z0-9]{0,40}[:_]spec_decode_num_", re.MULTILINE)
+MAX_POSITIONS = 10_000
 MAX_LINE = 4000
 """Characters of a counter's line."""
 
@@ -133,8 +132,7 @@ def _build_counter(place: str, name: str, labels: dict[str, str], value: float) 
     position = None
     if match[2] == BY_POSITION:
         label = labels.pop("position", "")
-        try:
-            position = parse_position(label)
-        except ValueError:
-            raise SampleError(place, f"position: expected a whole number from 0. Got {label!r:.60}.") from None
+        if not (label.isascii() and label.isdecimal() and len(label) < 9 and int(label) < MAX_POSITIONS):
+            raise SampleError(place, f"position: expected a whole number from 0. Got {label!r:.60}.")
+        position = int(label)
     return Counter(place, match[1], match[2], position, tuple(sorted(labels.items())), value)

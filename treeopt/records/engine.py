@@ -12,15 +12,6 @@ from treeopt.tabular import Row, Tabular
 
 AT_URL = ("vllm", "openai")
 """Engines that treeopt does not start, but measures at an address."""
-MAX_POSITIONS = 10_000
-"""Upper bound of the draft positions in an engine's counters and logs."""
-
-
-def parse_position(label: str) -> int:
-    """Parse the draft position in a counter's label, from 0; raises ValueError."""
-    if not (label.isascii() and label.isdecimal() and len(label) < 9 and int(label) < MAX_POSITIONS):
-        raise ValueError(f"position {label:.20}")
-    return int(label)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

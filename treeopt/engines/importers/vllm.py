@@ -28,14 +28,13 @@ from treeopt.engines.importers.acceptance_tables import (
     check_rates,
     pool_steps,
 )
-from treeopt.engines.importers.foreign_file import NUMBER, ForeignFile, check_equal
+from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, NUMBER, ForeignFile, check_equal
 from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, ImportedAcceptance, Importer, SweepRow
 from treeopt.engines.importers.sweep import read_sweep
 from treeopt.files.fields import Fields
-from treeopt.records.engine import MAX_POSITIONS
 
 LOG_MARK = "Per-position acceptance rate:"
-_LOG_RATES = re.compile(rf"{LOG_MARK}\s{{0,9}}({NUMBER}(?:,\s{{0,9}}{NUMBER}){{0,{MAX_POSITIONS}}})")
+_LOG_RATES = re.compile(rf"{LOG_MARK}\s{{0,9}}({NUMBER}(?:,\s{{0,9}}{NUMBER}){{0,{MAX_STEP_TOKENS}}})")
 _LOG_ACCEPTED, _LOG_DRAFTED = (re.compile(rf"{name}: (\d{{1,15}}) tokens") for name in ("Accepted", "Drafted"))
 _LOG_MEAN = re.compile(rf"Mean acceptance length: ({NUMBER})")
 MEAN_ROUNDING, RATE_ROUNDING = 0.0051, 0.00051
