@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from treeopt.engines.importers.foreign_file import ForeignFile, source_text
-from treeopt.engines.importers.importer import TIMES, ImportedLatency, Importer, build_curve
+from treeopt.engines.importers.foreign_file import ForeignFile
+from treeopt.engines.importers.importer import TIMES, ImportedLatency, Importer, build_latency
 from treeopt.files.fields import Fields
 
 SGLANG_KIND = "SGLang cost table"
@@ -50,7 +50,8 @@ def read_sampled_costs(file: ForeignFile) -> tuple[ImportedLatency, ...]:
         raise fields.error("sample_steps_per_sec", f"expected numbers above 0. Got {min(probes.values):g}.")
     with np.errstate(over="ignore"):  # infinite seconds are refused
         step_s = 1 / np.array(probes.values)
-    return (_build_latency(file, SGLANG_KIND, 1, probes.counts, step_s.tolist(), probes.field),)
+    samples_s = {count: [seconds] for count, seconds in zip(probes.counts, step_s.tolist(), strict=True)}
+    return (build_latency(file, probes.field, SGLANG_KIND, samples_s),)
 
 
 def read_additive_costs(file: ForeignFile) -> tuple[ImportedLatency, ...]:
@@ -98,26 +99,9 @@ def _build_additive_latencies(
         with np.errstate(over="ignore", invalid="ignore"):  # such seconds are refused
             pass_s = np.interp(batch_size * np.array(nodes), passes.counts, passes.values)
             step_s = fixed_s + overhead_s + pass_s
-        latencies.append(_build_latency(file, kind, batch_size, nodes, step_s.tolist(), passes.field))
+        samples_s = {count: [seconds] for count, seconds in zip(nodes, step_s.tolist(), strict=True)}
+        latencies.append(build_latency(file, passes.field, kind, samples_s, batch_size=batch_size))
     return tuple(latencies)
-
-
-def _build_latency(
-    file: ForeignFile, kind: str, batch_size: int, tokens: Sequence[int], step_s: Sequence[float], field: str
-) -> ImportedLatency:
-    """Return the verification times of a batch size, one sample for each token count.
-
-    Raises FormatError naming the field, for times out of range and a curve that does not begin at 1 token.
-    """
-    curve = file.build(field, build_curve, {count: [seconds] for count, seconds in zip(tokens, step_s, strict=True)})
-    return file.build(
-        field,
-        ImportedLatency,
-        context_tokens=None,
-        batch_size=batch_size,
-        verify=curve,
-        source=source_text(file.path, kind),
-    )
 
 
 def _nodes_per_sequence(batch_size: int, tokens: Sequence[int]) -> list[int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treeopt.engines.importers.foreign_file import ForeignFile
+from treeopt.engines.importers.foreign_file import ForeignFile, source_text
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable, SequenceSums
 from treeopt.records.latency import LatencyTable, Timing
@@ -99,6 +99,32 @@ class Importer:
     """Whether a file is of this kind, judged by its content."""
     read: Callable[[ForeignFile], Measurements]
     """Returns what `ForeignFile.part` names; raises FormatError naming the file, the line or field, and the reason."""
+
+
+def build_latency(
+    file: ForeignFile,
+    field: str,
+    kind: str,
+    samples_s: Mapping[int, Sequence[float]],
+    *,
+    context_tokens: int | None = None,
+    batch_size: int = 1,
+    drafts: bool = False,
+) -> ImportedLatency:
+    """Return times of verification, or with `drafts` of drafting, from seconds by token count.
+
+    Raises FormatError naming the field, for seconds out of range and a curve that does not begin at 1 token.
+    """
+    curve = file.build(field, build_curve, samples_s)
+    return file.build(
+        field,
+        ImportedLatency,
+        context_tokens=context_tokens,
+        batch_size=batch_size,
+        verify=None if drafts else curve,
+        draft=curve if drafts else None,
+        source=source_text(file.path, kind),
+    )
 
 
 def build_curve(samples_s: Mapping[int, Sequence[float]]) -> LatencyTable:

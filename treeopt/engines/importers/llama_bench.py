@@ -33,9 +33,8 @@ from treeopt.engines.importers.foreign_file import (
     ForeignFile,
     JsonObject,
     check_equal,
-    source_text,
 )
-from treeopt.engines.importers.importer import DRAFT_TIMES, TIMES, ImportedLatency, Importer, build_curve
+from treeopt.engines.importers.importer import DRAFT_TIMES, TIMES, ImportedLatency, Importer, build_latency
 from treeopt.engines.importers.table_rows import read_header, read_rows
 from treeopt.files.fields import Fields
 
@@ -244,14 +243,11 @@ def _build_latencies(
     file: ForeignFile, field: str, samples: Samples, kind: str, draft_kind: str
 ) -> tuple[ImportedLatency, ...]:
     drafts = file.part == DRAFT_TIMES
-    source = source_text(file.path, draft_kind if drafts else kind)
-
-    def build_latency(context: int) -> ImportedLatency:
-        curve = build_curve(samples[context])
-        verify, draft = (None, curve) if drafts else (curve, None)
-        return ImportedLatency(context_tokens=context, batch_size=1, verify=verify, draft=draft, source=source)
-
-    return tuple(file.build(field, build_latency, context) for context in sorted(samples))
+    kind = draft_kind if drafts else kind
+    return tuple(
+        build_latency(file, field, kind, samples[context], context_tokens=context, drafts=drafts)
+        for context in sorted(samples)
+    )
 
 
 BENCH = Importer(

@@ -34,14 +34,14 @@ from treeopt.engines.importers.acceptance_tables import (
     acceptance_from_totals,
     pool_steps,
 )
-from treeopt.engines.importers.foreign_file import NUMBER, ForeignFile, JsonObject, source_text
+from treeopt.engines.importers.foreign_file import NUMBER, ForeignFile, JsonObject
 from treeopt.engines.importers.importer import (
     ACCEPTANCE,
     DRAFT_TIMES,
     ImportedAcceptance,
     ImportedLatency,
     Importer,
-    build_curve,
+    build_latency,
 )
 from treeopt.files.fields import Fields
 
@@ -165,8 +165,8 @@ def _build_draft_latency(file: ForeignFile, runs: Sequence[_Statistics], drafted
     durations_ms = [run.draft_ms for run in runs if run.draft_ms]
     if len(durations_ms) < len(runs):
         return ()
-    draft = file.build("dur(b,g,a)", build_curve, {1: [sum(durations_ms) / drafted * 1e-3]})
-    return (ImportedLatency(context_tokens=None, batch_size=1, draft=draft, source=source_text(file.path, KIND)),)
+    samples_s = {1: [sum(durations_ms) / drafted * 1e-3]}
+    return (build_latency(file, "dur(b,g,a)", KIND, samples_s, drafts=True),)
 
 
 def _read_requests(file: ForeignFile) -> list[_Request]:
