@@ -85,6 +85,11 @@ class LatencyCurve:
         """The smallest number of undisturbed samples of any count."""
         return self._filter.min_undisturbed(self._kind, self._points)
 
+    @property
+    def disturbed(self) -> set[int]:
+        """The counts with disturbed samples among the usable ones."""
+        return self._points & self._filter.disturbed(self._kind)
+
     def pilot(self, rounds: int) -> None:
         """Time the first counts, and those in the checkpoint, for up to `PILOT_ROUNDS` rounds."""
         for tokens in sorted({*self._first, *self._samples()}):
@@ -136,8 +141,8 @@ class LatencyCurve:
         points = counts & self._points
         several, single = points - {1}, points & {1}  # which have their own caches
         share = deadline.part(1 - 1 / len(points)) if several and single else deadline
-        self._time(several, rounds, deadline=share)
-        self._time(single, rounds, deadline=deadline)
+        self._time(several, rounds, self._samples(), share)  # disturbed samples that are left out do not count
+        self._time(single, rounds, self._samples(), deadline)
 
     def _neighbours(self, counts: set[int]) -> set[int]:
         """Return the timed counts next to some counts above 1; 1 token has caches of its own."""
@@ -162,6 +167,11 @@ class LatencyCurve:
     def sample_again(self, rounds: int) -> None:
         """Time every count until it has `rounds` undisturbed samples."""
         self._time(self._points, rounds, self._undisturbed())
+
+    def repeat_disturbed(self, deadline: Deadline) -> None:
+        """Time the disturbed counts until enough of their samples are undisturbed, or to the deadline."""
+        start_block(self._checkpoint, self._kind)
+        self._time(self.disturbed, PILOT_ROUNDS, self._undisturbed(), deadline)
 
     def close(self) -> None:
         """Free the caches; the next timed pass allocates them again."""

@@ -35,6 +35,8 @@ class LoadLog:
     def __init__(self, checkpoint: Checkpoint, kinds: Sequence[str], reader: CpuLoadReader) -> None:
         self._checkpoint = checkpoint
         self._reader = reader
+        self.last: Load | None = None
+        """The last load that was read, if any."""
         self._counts = {kind: len(checkpoint.entries(kind)) for kind in kinds}
 
     def update(self) -> None:
@@ -42,6 +44,7 @@ class LoadLog:
         load = self._reader.read()
         if load is None:
             return
+        self.last = load
         for kind, count in self._counts.items():
             if new := len(self._checkpoint.entries(kind)) - count:
                 self._checkpoint.append(OTHERS + kind, count, (new, load.used, load.processors, load.cores))
@@ -124,6 +127,10 @@ class SampleFilter:
     def count_undisturbed(self, kinds: Sequence[str]) -> int:
         """Return the number of samples known to be undisturbed."""
         return sum(sample.load is not None and not self._disturbed(sample) for sample in self._all_samples(kinds))
+
+    def disturbed(self, kind: str) -> set[int]:
+        """Return the keys with disturbed samples among the usable ones."""
+        return {key for key, samples in self._usable(kind).items() if any(map(self._disturbed, samples))}
 
     def min_undisturbed(self, kind: str, keys: Iterable[int]) -> int:
         """Return the smallest number of undisturbed samples of any key."""

@@ -125,9 +125,8 @@ class PointTimer:
         checkpoint = recorder.checkpoint
         self._kinds = [point.kind(call) for call in ("verify", "draft", "step")]
         self._load_log = None if load is None else LoadLog(checkpoint, self._kinds, load)
-        self._filter = SampleFilter(
-            checkpoint, threads=timing_threads(target.device), enough=min(PILOT_ROUNDS, settings.rounds)
-        )
+        self._threads = timing_threads(target.device)
+        self._filter = SampleFilter(checkpoint, threads=self._threads, enough=min(PILOT_ROUNDS, settings.rounds))
         self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), sample_filter=self._filter)
         passes = PointPasses(target, draft, tokens, point, settings)
         self._verify = self._curve("verify", passes.open_verification, open_single=passes.open_plain_steps)
@@ -189,14 +188,23 @@ class PointTimer:
 
     def refine(self, part: str, certainty: Certainty, deadline: Deadline, rounds: int = MAX_SAMPLES) -> None:
         """Time one part near the sizes that decide, until the deadline or for some rounds."""
-        if part != self._open_part:
-            self.close()
-        self._open_part = part
-        timer = self._timers[part]
+        timer = self._open(part)
         if isinstance(timer, StepTimer):
             timer.refine(deadline, rounds)
         else:
             timer.refine(_deciding_sizes(part, certainty), deadline, rounds)
+
+    @property
+    def disturbed_part(self) -> str | None:
+        """A part with sizes that other programs disturbed, if none disturbs the calls now."""
+        load = None if self._load_log is None else self._load_log.last
+        if load is None or load.disturbs(self._threads):
+            return None
+        return next((part for part, timer in self._timers.items() if timer.disturbed), None)
+
+    def repeat_disturbed(self, part: str, deadline: Deadline) -> None:
+        """Time the disturbed sizes of a part again, until the deadline."""
+        self._open(part).repeat_disturbed(deadline)
 
     def close(self) -> None:
         """Free all caches."""
@@ -234,6 +242,13 @@ class PointTimer:
             host=self._steps.host,
             steps=steps,
         )
+
+    def _open(self, part: str) -> LatencyCurve | StepTimer:
+        """Return the timer of a part, after freeing the caches of another one."""
+        if part != self._open_part:
+            self.close()
+        self._open_part = part
+        return self._timers[part]
 
     def _repeat_disturbed(self, timers: Sequence[LatencyCurve | StepTimer], rounds: int) -> None:
         """Replace samples that other programs disturbed, as long as that yields undisturbed ones."""

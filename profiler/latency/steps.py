@@ -12,7 +12,7 @@ import numpy as np
 
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.clock import Work
-from treeopt.profiler.latency.curve import Passes
+from treeopt.profiler.latency.curve import PILOT_ROUNDS, Passes
 from treeopt.profiler.latency.disturbance import SampleFilter, start_block
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.passes import DecodingSteps, TimedPoint
@@ -104,6 +104,11 @@ class StepTimer:
         return self._filter.min_undisturbed(self._kind, [key for trees in self._by_rule.values() for key in trees])
 
     @property
+    def disturbed(self) -> set[int]:
+        """The keys of steps with disturbed samples among the usable ones."""
+        return self._filter.disturbed(self._kind) & {key for trees in self._by_rule.values() for key in trees}
+
+    @property
     def samples(self) -> int:
         """The smallest number of samples of any step."""
         return min(map(self._min_samples, self._by_rule.values()))
@@ -116,6 +121,11 @@ class StepTimer:
     def sample_again(self, rounds: int) -> None:
         """Time every tree under every rule until it has `rounds` undisturbed samples."""
         self._time(rounds, self._filter.undisturbed(self._kind))
+
+    def repeat_disturbed(self, deadline: Deadline) -> None:
+        """Time the steps with disturbed samples until enough of them are undisturbed, or to the deadline."""
+        start_block(self._checkpoint, self._kind)
+        self._time(PILOT_ROUNDS, self._filter.undisturbed(self._kind), deadline)
 
     def coarse(self, rounds: int, deadline: Deadline) -> None:
         """Time every tree under every rule a few times, or once after the deadline."""

@@ -1,6 +1,6 @@
 """Machines that do not exist: the seconds of a pass are a known function of its tokens, its context and its batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -8,8 +8,13 @@ import torch
 
 from treeopt.profiler import Checkpoint, Measurement
 from treeopt.profiler.clock import WarmUp
+from treeopt.profiler.latency.load import Load
 from treeopt.runtime.models.model import NO_STATES, Output, Outputs
 
+SLOWER = 9.0
+BLOCK_CALLS = 10
+ALL, NONE = Load(2.0, 2, 2), Load(0.0, 2, 2)
+"""Both of two processors, and none."""
 NO_WARM_UP = WarmUp(first_calls=0, most_lead_calls=0)
 Seconds = Callable[[int, int, int], float]
 """From tokens, context tokens and batch size."""
@@ -91,6 +96,26 @@ class Machine:
         work()
         self.timed += 1
         return (self.passes_s - before_s) * float(np.exp(self.sigma * self._noise.normal()))
+
+
+@dataclass
+class SharedMachine(Machine):
+    """A clock by which some calls are slower, and a reader of the load that slowed them."""
+
+    busy: Container[int] = ()
+    """Numbers of the timed calls that other programs disturb, from 0."""
+    reported: int = 0
+
+    def time_s(self, work) -> float:
+        seconds = super().time_s(work)
+        return seconds * SLOWER if self.timed - 1 in self.busy else seconds
+
+    def read(self) -> Load | None:
+        """Return a load every `BLOCK_CALLS` calls: a block is disturbed if any of its calls is."""
+        if self.timed - self.reported < BLOCK_CALLS:
+            return None
+        calls, self.reported = range(self.reported, self.timed), self.timed
+        return ALL if any(call in self.busy for call in calls) else NONE
 
 
 def machine_and_pair(make_model, contexts, kind=Machine, **options):

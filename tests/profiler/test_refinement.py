@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.profiler.pretended import machine_and_pair
+from tests.profiler.pretended import Machine, SharedMachine, machine_and_pair
 from treeopt.errors import TreeoptWarning
 from treeopt.planner import Confidence
 from treeopt.planner.certainty import Certainty, certainty
@@ -17,6 +17,7 @@ from treeopt.profiler.acceptance.incremental import MIN_SEQUENCES
 from treeopt.profiler.budget import Budget
 from treeopt.profiler.drafters import decoded_settings
 from treeopt.profiler.latency import disturbance
+from treeopt.profiler.latency.point import PointTimer
 from treeopt.profiler.latency.steps import StepTimer
 from treeopt.records.sampling import Sampling
 from treeopt.records.timing_quality import MIN_SAMPLES
@@ -69,9 +70,11 @@ class Run:
         prompts=PROMPTS,
         drafters=(),
         draft_model=True,
+        busy=None,
         **changes,
     ):
         options = {"verify": verify_s, "draft": draft, "sigma": sigma, "drift": drift}
+        options |= {"kind": Machine} if busy is None else {"kind": SharedMachine, "busy": busy}
         self.machine, *models = machine_and_pair(make_model, (CONTEXT,), **options)
         target, small = map(vary_tokens, models)
         small = small if draft_model else None
@@ -93,6 +96,7 @@ class Run:
             certainty=record_plan,
             budget=self.budget,
             fastest_tree=lambda _: chain(2),
+            load=None if busy is None else lambda: self.machine,
             drafters=[
                 LoadedDrafter(setting=DrafterSetting(name=name), target=target, draft=small, heads=None, capacity=256)
                 for name in drafters
@@ -200,6 +204,23 @@ def test_resumed_run_keeps_all_samples_and_has_the_time_left(make_model, tmp_pat
     for kind, samples in before.items():
         for key, values in samples.items():
             assert resumed.checkpoint.samples(kind)[key][: len(values)] == values
+
+
+@pytest.mark.parametrize("timed_again", [True, False])
+def test_sizes_that_other_programs_disturbed_are_timed_again_after_they_end(make_model, monkeypatch, timed_again):
+    """All sizes are timed first while others compute; none above 6 tokens or a width of 2 decides."""
+    if not timed_again:  # negative control
+        monkeypatch.setattr(PointTimer, "disturbed_part", None)
+    run = Run(make_model, sigma=0.0, plan=constant_plan(0.5), busy=range(200))
+    (latency,) = run.profile().latencies
+    tables = ((latency.verify, verify_s), (latency.draft, fast_draft_s))
+    errors = [
+        abs(table.seconds(count) / seconds(count, CONTEXT, 1) - 1)
+        for table, seconds in tables
+        for count in table.tokens.tolist()
+    ]
+    assert max(errors) < 0.1 if timed_again else max(errors) > 1
+    assert run.machine.passes_s < 1.1 * BUDGET_S
 
 
 def test_least_certain_operating_point_is_refined(make_model):

@@ -1,12 +1,21 @@
 """Samples that other programs disturbed are timed again, left out if enough others remain, and reported."""
 
-from collections.abc import Container
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
-from tests.profiler.pretended import Machine, draft_s, faults, machine_and_pair, verify_s
+from tests.profiler.pretended import (
+    ALL,
+    BLOCK_CALLS,
+    NONE,
+    SLOWER,
+    SharedMachine,
+    draft_s,
+    faults,
+    machine_and_pair,
+    verify_s,
+)
 from treeopt.errors import TreeoptError
 from treeopt.planner import Confidence
 from treeopt.planner.certainty import Certainty
@@ -29,30 +38,6 @@ KEYS = 8 + 8 + 1 + sum(tree.nodes <= 8 for tree in PROBE_TREES)
 """Samples of a round: every count of both models, plain steps, and every probe tree that fits."""
 CALLS = SETTINGS.rounds * KEYS
 ALWAYS = range(10**9)
-SLOWER = 9.0
-BLOCK_CALLS = 10
-ALL, NONE = Load(2.0, 2, 2), Load(0.0, 2, 2)
-"""Both of two processors, and none."""
-
-
-@dataclass
-class SharedMachine(Machine):
-    """A clock by which some calls are slower, and a reader of the load that slowed them."""
-
-    busy: Container[int] = ()
-    """Numbers of the timed calls that other programs disturb, from 0."""
-    reported: int = 0
-
-    def time_s(self, work) -> float:
-        seconds = super().time_s(work)
-        return seconds * SLOWER if self.timed - 1 in self.busy else seconds
-
-    def read(self) -> Load | None:
-        """Return a load every `BLOCK_CALLS` calls: a block is disturbed if any of its calls is."""
-        if self.timed - self.reported < BLOCK_CALLS:
-            return None
-        calls, self.reported = range(self.reported, self.timed), self.timed
-        return ALL if any(call in self.busy for call in calls) else NONE
 
 
 def measure(make_model, busy, settings=SETTINGS, *, checkpoint=None, read_load=True):
