@@ -20,7 +20,7 @@ from treeopt.cli.options.probe import (
 )
 from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option, prompts_option, select_prompts
 from treeopt.cli.options.record import Heading, argument, group, option, options, refuse_options
-from treeopt.cli.options.values import LENGTHS, Parsed
+from treeopt.cli.options.values import LENGTHS, Parsed, parse_number
 from treeopt.cli.terminal import warn
 from treeopt.planner import StepModel, step_model
 from treeopt.planner.segments import fastest_length
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def _parse_gap(text: str) -> float:
-    if not 0 <= (value := float(text)) < float("inf"):
+    if not 0 <= (value := parse_number(text)) < float("inf"):
         raise ValueError(text)
     return value
 

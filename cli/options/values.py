@@ -21,6 +21,8 @@ MAX_COUNT = 999_999_999
 MAX_BATCH_SIZE = 1024
 """Largest batch that is decoded."""
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|)", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+"""Without underscores, which Python reads."""
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -136,8 +138,14 @@ def parse_length(text: str) -> int:
     return 0 if text == "0" else _parse_count(text)
 
 
+def parse_number(text: str) -> float:
+    if not _NUMBER.fullmatch(text.strip()):
+        raise ValueError(text)
+    return float(text)
+
+
 def parse_temperature(text: str) -> float:
-    return Sampling(float(text)).temperature
+    return Sampling(parse_number(text)).temperature
 
 
 def _parse_count(text: str) -> int:
@@ -165,7 +173,7 @@ def _parse_duration(text: str) -> float:
 
 
 def _parse_share(text: str) -> float:
-    return Sampling(top_p=float(text)).top_p
+    return Sampling(top_p=parse_number(text)).top_p
 
 
 TEXT = Text()

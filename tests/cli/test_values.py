@@ -18,7 +18,7 @@ VALID = [
 ]
 INVALID = {
     COUNTS: ["", "256,", "0", "-1", "1.5", "256,256", "1;2", "01", "\N{ARABIC-INDIC DIGIT ONE}", "9" * 10],
-    TEMPERATURES: ["", "warm", "-0.1", "nan", "inf", "0,0.0", "0.6,,1", "1e999"],
+    TEMPERATURES: ["", "warm", "1_0", "\N{ARABIC-INDIC DIGIT ONE}", "-0.1", "nan", "inf", "0,0.0", "0.6,,1", "1e999"],
     DURATION: ["", "0s", "-3s", "3d", "3 m", "m", "1h30m", "1e3", "nan", ".5s", "9" * 400],
 }
 
