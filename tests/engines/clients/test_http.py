@@ -393,3 +393,8 @@ class TestOpenAI:
 def test_addresses_without_a_length_are_refused(url):
     with pytest.raises(InvalidValueError, match="url: expected a server for each length"):
         parse_urls(url)
+
+
+def test_two_servers_of_one_length_are_refused():
+    with pytest.raises(InvalidValueError, match="Got several for 3"):
+        parse_urls("0=http://a:1,3=http://a:2,3=http://a:3")

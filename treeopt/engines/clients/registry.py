@@ -85,12 +85,12 @@ def is_single_url(url: str) -> bool:
 def parse_urls(url: str) -> dict[int, str]:
     """Return the address of each draft length.
 
-    Raises InvalidValueError for anything but pairs of a length and an address.
+    Raises InvalidValueError for anything but pairs of a length and an address, and for a length that occurs twice.
 
     >>> parse_urls("0=http://a:1,3=http://a:2")
     {0: 'http://a:1', 3: 'http://a:2'}
     """
-    urls = {}
+    urls: dict[int, str] = {}
     for pair in url.split(","):
         length, equals, address = pair.partition("=")
         if not equals or not length.strip().isdecimal() or not is_single_url(address):
@@ -98,6 +98,10 @@ def parse_urls(url: str) -> dict[int, str]:
                 "url: expected a server for each length, such as 0=http://localhost:8000,3=http://localhost:8001. "
                 f"Got {pair!r:.80}.",
                 field="url",
+            )
+        if int(length) in urls:
+            raise InvalidValueError(
+                f"url: expected one server for each length. Got several for {int(length)}: leave one out.", field="url"
             )
         urls[int(length)] = address.strip()
     return urls
