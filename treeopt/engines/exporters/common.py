@@ -100,10 +100,10 @@ def version_numbers(version: str) -> tuple[int, ...]:
     >>> version_numbers("0.33"), version_numbers("v1.4.0rc1")
     ((0, 33, 0), (1, 4, 0))
     """
-    match = re.fullmatch(r"v?(\d+(?:\.\d+)*)(?:[-_.+]?[a-zA-Z].*|[-+].*)?", version.strip())
+    match = re.fullmatch(r"v?(\d{1,9}(?:\.\d{1,9})*)(?:[-_.+]?[a-zA-Z].*|[-+].*)?", version.strip())
     if match is None:
         raise InvalidValueError(
-            f"engine_version: expected numbers with dots, such as 1.4.0. Got {version!r}.", field="engine_version"
+            f"engine_version: expected numbers with dots, such as 1.4.0. Got {version!r:.60}.", field="engine_version"
         )
     numbers = tuple(int(number) for number in match[1].split("."))
     return numbers + (0,) * (3 - len(numbers))
