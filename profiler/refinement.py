@@ -98,8 +98,8 @@ class ProfileRefiner:
     def _choose_part(self, planned: Planned, certainty: Certainty) -> str | None:
         """Return what to measure next; None if the plan is certain, or further measurements add nothing."""
         timer = self._timers[planned[0]]
-        if timer.disturbed_part is not None:
-            return timer.disturbed_part
+        if (disturbed_part := timer.disturbed_part) is not None:
+            return disturbed_part
         samples = {part: timer.samples(part, certainty) for part in timer.parts}
         fewest = min(samples, key=lambda part: samples[part])
         if samples[fewest] < MIN_SAMPLES:
@@ -146,9 +146,9 @@ class ProfileRefiner:
                 timer = self._timers[point]
                 if part == timer.disturbed_part:
                     timer.repeat_disturbed(part, slice_end)
-                    return
-                too_few = timer.samples(part, certainty) < MIN_SAMPLES
-                timer.refine(part, certainty, slice_end, MIN_SAMPLES if too_few else MAX_SAMPLES)
+                else:
+                    too_few = timer.samples(part, certainty) < MIN_SAMPLES
+                    timer.refine(part, certainty, slice_end, MIN_SAMPLES if too_few else MAX_SAMPLES)
 
     def _close(self) -> None:
         if self._open_point is not None:
