@@ -4,6 +4,7 @@ Run as `python -m tests.support.warm`, with NUMBA_CACHE_DIR as for the tests.
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -53,7 +54,8 @@ def rules() -> None:
             draw(rule, probs[:2], counts, generator)
             verify(rule, TREE, tokens, probs, probs, generator, lossy=rule in LOSSY_RULES)
     sampling = Sampling(temperature=1.0)
-    LevelSampler("draft", rule=RULES["sequoia"], sampling=sampling, max_nodes=4, vocabulary=5, device=probs.device)
+    model = SimpleNamespace(name="draft", device=probs.device, config=SimpleNamespace(vocabulary=5))
+    LevelSampler(model, rule=RULES["sequoia"], sampling=sampling, max_nodes=4)
 
 
 def grown_trees() -> None:
