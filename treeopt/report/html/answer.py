@@ -185,7 +185,7 @@ def _planned_rows(planned: ProfilePlan, contents: Contents) -> list[SpeedupRow]:
     rows: dict[tuple[str, TokenTree, str], SpeedupRow] = {}
     for kind, option in ((kind, option) for kind, kind_options in options.items() for option in kind_options):
         drafter = option.drafter
-        name = describe_tree(option.tree) if drafter.name == "model" else f"{drafter.description}, {option.shape}"
+        name = describe_tree(option.tree) if drafter.name == "model" else _drafter_shape(option)
         result = _result_of_option(option, planned, contents)
         rows.setdefault(
             (drafter.description, option.tree, option.rule),
@@ -199,13 +199,18 @@ def _planned_rows(planned: ProfilePlan, contents: Contents) -> list[SpeedupRow]:
     return list(rows.values())
 
 
+def _drafter_shape(option: Option) -> str:
+    """Return a drafter with its tree, or with its parameters if it builds its own trees."""
+    description = option.drafter.description
+    return description if option.drafter.builds_own_trees else f"{description}, {option.shape}"
+
+
 def _answer_of_plan(planned: ProfilePlan, contents: Contents) -> Answer:
     option, engine = planned.option, planned.profile.engine
     drafter, tree, predicted = option.drafter, option.tree, option.speedup.value
     result = _result_of_option(option, planned, contents)
     if drafter.name != "model":
-        shape = drafter.description if drafter.builds_own_trees else f"{drafter.description}, {option.shape}"
-        return _answer(shape, option.max_nodes, predicted, result)
+        return _answer(_drafter_shape(option), option.max_nodes, predicted, result)
     return _answer(_shape(tree), tree.nodes, predicted, result, None if engine is None else engine.name)
 
 
