@@ -197,6 +197,18 @@ class TestAnswer:
             assert result is not None
             assert (result.measured, result.predicted) == (measured, 9.0)
 
+    def test_figure_names_the_parameters_of_a_drafter_once(self) -> None:
+        found = planned(Profile.load(ROOT / "tests/data/profile-drafters.yaml"))
+        figure = answer_figure(Contents(planned=found))
+        assert figure is not None
+        names = {choice.option.drafter.parameters_text for choice in found.drafters if choice.option.drafter.values}
+        assert names
+        texts = re.findall(r">([^<>]+)</t(?:ext|itle)>", figure.svg)
+        for name in names:
+            labels = [text for text in texts if name.split(", ")[0] in text]
+            assert labels
+            assert all(text.count(name.split(", ")[0]) == 1 for text in labels)
+
     def test_trees_and_benches_have_an_answer_without_a_profile(self) -> None:
         provenance = Provenance(pair="a + b", rule="sequoia", temperature=0.0, speedup=1.5)
         tree = ("t", TreeFile(tree=TokenTree([-1, 0, 0]), provenance=provenance))
