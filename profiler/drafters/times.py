@@ -7,9 +7,10 @@ from functools import cache, partial
 import numpy as np
 import torch
 
+from treeopt.planner.overheads import draft_counts
 from treeopt.profiler.budget import Deadline
 from treeopt.profiler.clock import Work
-from treeopt.profiler.latency.curve import LatencyCurve, Passes
+from treeopt.profiler.latency.curve import STEP_ROUNDS, LatencyCurve, Passes
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.passes import ROOM_TOKENS, DecodingSteps, ModelPasses, TimedPoint, probe_trees
 from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, PointPasses
@@ -33,8 +34,6 @@ from treeopt.trees import TokenTree, chain
 
 TOP_K = 10
 """Tokens at each depth that a timed pass of all levels returns."""
-STEP_ROUNDS = 12
-"""Whole steps with each tree if there is time; all of a drafter's speed follows from them and the plain steps between them."""
 PASSES_SHARE = 1 / 3
 """Fraction of the time at one operating point that passes of the heads may take; whole steps have the rest."""
 
@@ -92,7 +91,7 @@ class DrafterTimer:
             recorder=self.recorder,
             drafter=f"{self.drafter.label} ",
         )
-        self._time(passes, steps, deadline)
+        self._time(passes, steps, trees, deadline)
         draft = self._table(passes)
         timed = steps.timed_steps(plain_s=float(latency.verify.seconds(1)))
         (overhead,) = step_overheads(timed, latency.verify, draft, per_block=self._per_block)
@@ -107,14 +106,15 @@ class DrafterTimer:
             steps=timed[0].trees,
         )
 
-    def _time(self, passes: LatencyCurve, steps: StepTimer, deadline: Deadline) -> None:
+    def _time(self, passes: LatencyCurve, steps: StepTimer, trees: Sequence[TokenTree], deadline: Deadline) -> None:
         if self.settings.time_budget_s is None:
             passes.pilot(self.settings.rounds)
             passes.sample(self.settings.rounds)
             passes.close()
             steps.sample(self.settings.rounds)
         else:
-            passes.coarse(COARSE_WIDTH, deadline.part(PASSES_SHARE))
+            counts = {count for tree in trees for count in draft_counts(tree, per_block=self._per_block).tolist()}
+            passes.coarse(COARSE_WIDTH, deadline.part(PASSES_SHARE), counts)
             passes.close()
             steps.coarse(COARSE_STEPS, deadline)
             steps.sample(STEP_ROUNDS, deadline)

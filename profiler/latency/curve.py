@@ -1,6 +1,6 @@
 """Measuring one latency curve: the seconds of a pass by its tokens."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,8 @@ from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.timing_quality import interpolation_errors
 
 PILOT_ROUNDS = 3
+STEP_ROUNDS = 12
+"""Samples of each step, and of each pass in it, from which the overhead of a step follows, if there is time."""
 MAX_SAMPLES = 200
 """Samples of one count, after which more of them add nothing."""
 LEAST_ERROR = 0.01
@@ -106,8 +108,15 @@ class LatencyCurve:
             self._time({point}, min(PILOT_ROUNDS, rounds))
         return True
 
-    def coarse(self, always_tokens: int, deadline: Deadline) -> None:
-        """Time counts that grow by half, quick ones repeatedly; after the deadline, expensive ones only up to `always_tokens`."""
+    def coarse(self, always_tokens: int, deadline: Deadline, often: Collection[int] = ()) -> None:
+        """Time counts that grow by half, quick ones repeatedly.
+
+        Args:
+            always_tokens: up to which expensive counts are timed even after the deadline.
+            deadline: after which only the necessary minimum is timed.
+            often: counts of passes in the steps that are timed, whose overhead follows from them; they are timed
+                `STEP_ROUNDS` times.
+        """
         start_block(self._checkpoint, self._kind)
         for tokens in sorted({*coarse_points(self._max_tokens), *self._samples()}):
             samples = self._samples()
@@ -118,19 +127,26 @@ class LatencyCurve:
             self._time(self._points & {tokens}, 1, first_calls=1)  # `_add` has tried it
         quick = {tokens for tokens, seconds in self._samples().items() if min(seconds) <= QUICK_S}
         self._time(self._points & quick, PILOT_ROUNDS)
-        if not deadline.over():
-            self._time(self._points, PILOT_ROUNDS, deadline=deadline)
+        if deadline.over():
+            return
+        self._time(self._points, PILOT_ROUNDS, deadline=deadline)
+        for tokens in sorted(often):
+            self._add(tokens)
+        self._time(self._points & {*often}, STEP_ROUNDS, deadline=deadline)
 
     def refine(self, counts: Iterable[int], deadline: Deadline, rounds: int) -> None:
         """Time some counts, and one more where the curve bends most near them, until the deadline or for some rounds.
 
         Smaller counts with few undisturbed samples are timed again first.  Before them, the neighbours of the counts are timed
-        once more: they show how fast the machine is now.
+        again: they show how fast the machine is now.
         """
         start_block(self._checkpoint, self._kind)
         largest = max(self._points)
         counts = {count for count in counts if count <= largest}
-        self._time(self._neighbours(counts - {1}), 1, counted={}, deadline=deadline, first_calls=0)
+        neighbours = self._neighbours(counts - {1})
+        slowest_s = max((min(self._samples()[tokens]) for tokens in neighbours), default=0.0)
+        # warmed up: a slow first call would make all other samples of the block look fast
+        self._time(neighbours, PILOT_ROUNDS if slowest_s <= QUICK_S else 1, counted={}, deadline=deadline)
         bend = self._next_point(2 * max(counts, default=1), LEAST_ERROR)
         timed = self._samples().keys()
         for tokens in sorted(counts if bend is None else {*counts, bend}):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from treeopt.planner.certainty import Certainty
+from treeopt.planner.overheads import draft_counts
 from treeopt.profiler.budget import Deadline
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import LEAST_ERROR, MAX_SAMPLES, PILOT_ROUNDS, LatencyCurve, Passes
@@ -166,15 +167,20 @@ class PointTimer:
             spending: returns the context in which a part is timed, by its name.
             deadline: after which only the necessary minimum is timed.
         """
-        amounts = {
-            "verify": (COARSE_TOKENS, deadline.part(0.5)),
-            "draft": (COARSE_WIDTH, deadline),
-            "overhead": (COARSE_STEPS, deadline),
-        }
-        for part, timer in self._timers.items():
-            with spending(part):
-                timer.coarse(*amounts[part])
-                timer.close()
+        trees = probe_trees(self._settings.max_tokens)
+        with spending("verify"):
+            self._verify.coarse(COARSE_TOKENS, deadline.part(0.5), {1, *(tree.nodes for tree in trees)})
+            self._verify.close()
+        if self._draft is None or self._steps is None:
+            return
+        with spending("draft"):
+            self._draft.coarse(
+                COARSE_WIDTH, deadline, {width for tree in trees for width in draft_counts(tree).tolist()}
+            )
+            self._draft.close()
+        with spending("overhead"):
+            self._steps.coarse(COARSE_STEPS, deadline)
+            self._steps.close()
 
     def sample(self, deadline: Deadline) -> None:
         """Time every part until the deadline, after adding counts where curves bend."""
@@ -297,4 +303,5 @@ class PointTimer:
 
 
 def _deciding_sizes(part: str, certainty: Certainty) -> frozenset[int]:
-    return certainty.draft_widths if part == "draft" else certainty.verify_tokens
+    """Return the sizes of passes in the best trees, and of plain decoding, which the speedup is relative to."""
+    return certainty.draft_widths if part == "draft" else certainty.verify_tokens | {1}

@@ -10,6 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
+from treeopt.planner.overheads import draft_counts
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import PILOT_ROUNDS, Passes
@@ -49,8 +50,8 @@ def step_overheads(
     """
 
     def passes_s(tree: TokenTree) -> float:
-        draft_sizes = np.array([tree.max_depth]) if per_block else tree.draft_widths
-        return float(verify.seconds(tree.nodes)) + float(draft.seconds(draft_sizes).sum())
+        drafting_s = draft.seconds(draft_counts(tree, per_block=per_block)).sum()
+        return float(verify.seconds(tree.nodes)) + float(drafting_s)
 
     return tuple(
         RuleOverhead(

@@ -50,13 +50,14 @@ def step_overheads(latency: StepLatency, verify: Curve, draft: Curve, rule: str,
         timed_tree
         for timed_tree in latency.steps_of(rule)
         if timed_tree.tree.nodes <= verify.max_tokens
-        and _draft_counts(latency, timed_tree.tree).max(initial=0) <= draft.max_tokens
+        and draft_counts(timed_tree.tree, per_block=latency.per_block).max(initial=0) <= draft.max_tokens
     ]
     if not timed:
         return mean_overhead(latency, rule, estimator)
     steps_s = estimator.medians_s(tuple(timed_tree.steps for timed_tree in timed))
     passes_s = [
-        verify.at(np.array([tree.nodes]))[..., 0] + draft.at(_draft_counts(latency, tree)).sum(axis=-1)
+        verify.at(np.array([tree.nodes]))[..., 0]
+        + draft.at(draft_counts(tree, per_block=latency.per_block)).sum(axis=-1)
         for tree in (timed_tree.tree for timed_tree in timed)
     ]
     return fit_overheads(timed, steps_s - np.stack(passes_s, axis=-1))
@@ -114,6 +115,6 @@ def least_squares(features: Float64, values: Float64, *, free: Collection[int] =
     return best
 
 
-def _draft_counts(latency: StepLatency, tree: TokenTree) -> Int64:
-    """Return the counts that the draft curve is read at: the width of each level, or once the number of levels."""
-    return np.array([tree.max_depth]) if latency.per_block else tree.draft_widths.astype(np.int64)
+def draft_counts(tree: TokenTree, *, per_block: bool = False) -> Int64:
+    """Return the counts that a draft curve is read at: the width of each level, or once the number of levels."""
+    return np.array([tree.max_depth]) if per_block else tree.draft_widths.astype(np.int64)

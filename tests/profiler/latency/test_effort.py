@@ -1,16 +1,18 @@
 """How much is timed: fixed rounds in blocks; under a time budget first a little of everything, then what decides."""
 
 import math
+from collections import Counter
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tests.profiler.pretended import machine_and_pair
+from tests.profiler.pretended import NO_WARM_UP, machine_and_pair
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.budget import SPENT, Budget, Deadline
-from treeopt.profiler.latency.curve import PILOT_ROUNDS
+from treeopt.profiler.clock import WarmUp
+from treeopt.profiler.latency.curve import PILOT_ROUNDS, STEP_ROUNDS
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.profiler.latency.point import COARSE_TOKENS, COARSE_WIDTH
@@ -34,8 +36,10 @@ def draft_s(width, context, batch):
 class CoarseRun:
     """A point timer after its coarse measurement, on a machine whose passes are also the clock of the deadline."""
 
-    def __init__(self, make_model, coarse_s=math.inf, checkpoint=None, verify=verify_s, draft=draft_s):
-        options = {"verify": verify, "draft": draft, "sigma": 0.03}
+    def __init__(
+        self, make_model, coarse_s=math.inf, checkpoint=None, verify=verify_s, draft=draft_s, warm_up=NO_WARM_UP
+    ):
+        options = {"verify": verify, "draft": draft, "sigma": 0.03, "warm_up": warm_up}
         self.machine, target, draft = machine_and_pair(make_model, (CONTEXT,), **options)
         self.checkpoint = checkpoint or Checkpoint(None, "")
         grid = LatencyGrid(target, draft, [1, 2], SETTINGS, Recorder(self.machine, self.checkpoint))
@@ -57,13 +61,23 @@ def deciding(*tokens, widths=(1,)):
 class TestCoarse:
     def test_every_part_is_timed_and_a_resumed_run_times_nothing(self, make_model):
         run = CoarseRun(make_model)
-        assert sorted(run.samples("verify")) == sorted(run.samples("draft")) == coarse_points(MOST)
+        nodes = {tree.nodes for tree in PROBE_TREES}
+        assert sorted(run.samples("verify")) == sorted({*coarse_points(MOST), *nodes})
+        assert set(coarse_points(MOST)) <= set(run.samples("draft"))
         assert len(run.samples("step")) == 8  # of all probe trees, and plain
         latency = run.timer.latency()
         assert latency.verify.max_tokens == latency.draft.max_tokens == MOST
         resumed = CoarseRun(make_model, checkpoint=run.checkpoint)
         assert resumed.machine.timed == 0
         assert resumed.timer.latency().verify.tokens.tolist() == latency.verify.tokens.tolist()
+
+    def test_plain_decoding_and_passes_of_timed_steps_are_timed_often(self, make_model):
+        """Overhead is the difference of steps and their passes: with three samples of each it is mostly noise."""
+        run = CoarseRun(make_model)
+        verify, draft = run.samples("verify"), run.samples("draft")
+        assert {verify[tree.nodes] for tree in PROBE_TREES} == {verify[1]} == {STEP_ROUNDS}
+        assert {draft[width] for tree in PROBE_TREES for width in tree.draft_widths.tolist()} == {STEP_ROUNDS}
+        assert verify[MOST] == PILOT_ROUNDS
 
     def test_expensive_passes_end_at_the_probe_trees_without_time(self, make_model):
         slow = {"verify": lambda *sizes: 1000 * verify_s(*sizes), "draft": lambda *sizes: 8000 * draft_s(*sizes)}
@@ -110,8 +124,27 @@ class TestRefine:
         run.timer.refine("verify", deciding(5, 7), run.deadline(0.3))
         samples = run.samples("verify")
         assert min(samples[5], samples[7]) >= 40
-        most_pilots = PILOT_ROUNDS + 1  # neighbours once more
-        assert max(count for tokens, count in samples.items() if tokens not in {5, 7}) <= most_pilots
+        most_pilots = STEP_ROUNDS + PILOT_ROUNDS  # neighbours again
+        assert max(count for tokens, count in samples.items() if tokens not in {1, 5, 7}) <= most_pilots
+
+    @pytest.mark.parametrize("warm", [True, False])
+    def test_slow_first_calls_after_other_caches_do_not_change_the_curve(self, make_model, warm):
+        """Each time the caches are allocated anew, the first three passes of a size take four times as long."""
+        calls = Counter[int]()
+
+        def cold_s(tokens, context, batch):
+            calls[tokens] += 1
+            return verify_s(tokens, context, batch) * (4 if tokens > 1 and calls[tokens] <= 3 else 1)
+
+        run = CoarseRun(make_model, verify=cold_s, warm_up=WarmUp() if warm else NO_WARM_UP)
+        for sizes in ((20, 30), (40, 56), (18, 36), (44, 60)) * 2:
+            calls.clear()
+            run.timer.refine("verify", deciding(*sizes), run.deadline(0.2))
+            run.timer.close()
+        table = run.timer.latency().verify
+        ratios = table.medians_s / [verify_s(tokens, CONTEXT, 1) for tokens in table.tokens.tolist()]
+        error = ratios.max() / ratios.min() - 1
+        assert error < 0.1 if warm else error > 0.5  # without warm-up the test would see slow calls
 
     def test_step_of_the_curve_near_a_deciding_size_is_found(self, make_model):
         run = CoarseRun(make_model)
