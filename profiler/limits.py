@@ -16,8 +16,8 @@ from treeopt.runtime.models.model import (
 
 MIN_POSITIONS = 16
 """Positions of each sequence that are counted, however small the time budget."""
-DRAFTER_POSITIONS = 64
-"""Positions of each sequence that other drafters are measured on under a time budget."""
+COMPARED_POSITIONS = 128
+"""The most positions of each sequence under a time budget if several drafters are compared: later tokens are easier to draft."""
 
 
 def room_tokens(target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]]) -> int:
@@ -29,7 +29,9 @@ def longest_sequence(
     target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]], settings: Settings
 ) -> int:
     """Return the tokens of the longest decoded sequence; under a time budget an upper bound."""
-    positions = DRAFTER_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
+    positions = (
+        COMPARED_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
+    )
     max_tokens = max_sequence_tokens(target, draft)
     contexts = settings.acceptance_contexts
     if contexts and settings.time_budget_s is None:

@@ -25,7 +25,7 @@ from treeopt.profiler.latency.passes import TimedPoint
 from treeopt.profiler.latency.point import PointTimer
 from treeopt.profiler.latency.prefill import MAX_ROUNDS, PrefillTimer
 from treeopt.profiler.latency.rounds import Recorder, Tick
-from treeopt.profiler.limits import DRAFTER_POSITIONS, check_measurable, room_tokens
+from treeopt.profiler.limits import COMPARED_POSITIONS, check_measurable, room_tokens
 from treeopt.profiler.machine import describe_machine
 from treeopt.profiler.processes.processes import Processes
 from treeopt.profiler.refinement import CERTAIN, PlanCertainty, ProfileRefiner
@@ -183,9 +183,8 @@ class Measurement:
                 with budget.spending("prefill"):
                     prefill = self._prefill_timer(tick).measure(MAX_ROUNDS, deadline.part(PREFILL_SHARE))
             self._drop_long_contexts(timers, deadline)
-            counted = None
+            counted, levels = None, position_levels(self._max_positions)
             if self._draft is not None and not acceptances:
-                levels = position_levels(self._max_positions)
                 counted = self._incremental_acceptance(self._draft, random_groups(len(self._prompts)), levels)
 
             def make_profile() -> Profile:
@@ -214,7 +213,9 @@ class Measurement:
                     profile = replace(profile, acceptances=self._measure_on_trees(profile, counted, deadline))
             if self._drafters:
                 with budget.spending("drafters"):
-                    positions = min(DRAFTER_POSITIONS, self._max_positions)
+                    positions = levels[-1] if counted is None else counted.positions
+                    if self._contexts:
+                        positions = levels[0]
                     profile = self._measure_drafters(profile, positions, budget.deadline)
             return profile
 
@@ -380,7 +381,9 @@ class Measurement:
 
     @property
     def _max_positions(self) -> int:
-        """The most positions of a sequence; windows around contexts are limited by the contexts instead."""
+        """The most positions of a sequence under a time budget; windows around contexts are limited by the contexts instead."""
         if self._contexts:
-            return max_sequence_tokens(self._target, self._draft)
-        return room_tokens(self._target, self._draft, self._prompts)
+            room = max_sequence_tokens(self._target, self._draft)
+        else:
+            room = room_tokens(self._target, self._draft, self._prompts)
+        return min(room, COMPARED_POSITIONS) if self._drafters else room

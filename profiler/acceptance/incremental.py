@@ -85,6 +85,13 @@ class IncrementalAcceptance:
         """The number of sequences that a plan still needs before it is trusted."""
         return max(0, min(MIN_SEQUENCES, len(self.numbers)) - self.sequences)
 
+    @property
+    def positions(self) -> int:
+        """Positions that all sequences were counted on at the first context, at least those of the first pass over them."""
+        counter, levels = self.counters[0]
+        complete = [level for level in levels if self._was_counted(counter, self.numbers, level)]
+        return max(complete, default=levels[0])
+
     def add(self, deadline: Deadline, at_least: int = 1, at_most: int | None = None) -> None:
         """Count further sequences at every context until the deadline.
 

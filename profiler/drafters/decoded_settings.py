@@ -39,8 +39,6 @@ from treeopt.trees.drafter_setting import DrafterSetting
 
 TRIAL_PROMPTS, TRIAL_POSITIONS = 4, 48
 """Sequences that every candidate decodes, to find the settings to decode with in full."""
-DECODED_POSITIONS = 128
-"""The most new tokens of each sequence that is decoded in full."""
 COUNT_SHARE = 1 / 2
 """Fraction of the time for candidates that replays may take; decoding with the smallest and the largest tree has the rest."""
 RECORD = RecordSize(top_k=8, depth=8)
@@ -89,7 +87,7 @@ class SettingsMeasurement:
     def decode(self, selected: Candidates, prompts: int, deadline: Deadline = NO_DEADLINE) -> MeasuredSettings:
         """Return what up to `prompts` prompts are decoded to with each selected setting, and plainly."""
         point, settings = selected.point, selected.settings
-        prompt_set = point.prompt_set(min(self.positions, DECODED_POSITIONS), prompts)
+        prompt_set = point.prompt_set(self.positions, prompts)
         numbers, (plain, *decodes) = self._decode("decode", [None, *settings], point, prompt_set, deadline)
         return MeasuredSettings(
             sampling=point.sampling,
