@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.acceptance.contexts import Window
+from treeopt.profiler.acceptance.incremental import MAX_POSITIONS
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.profiler.settings import Settings
 from treeopt.runtime.models.model import (
@@ -16,8 +17,6 @@ from treeopt.runtime.models.model import (
 
 MIN_POSITIONS = 16
 """Positions of each sequence that are counted, however small the time budget."""
-COMPARED_POSITIONS = 128
-"""The most positions of each sequence under a time budget if several drafters are compared: later tokens are easier to draft."""
 
 
 def room_tokens(target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]]) -> int:
@@ -29,9 +28,7 @@ def longest_sequence(
     target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]], settings: Settings
 ) -> int:
     """Return the tokens of the longest decoded sequence; under a time budget an upper bound."""
-    positions = (
-        COMPARED_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
-    )
+    positions = MAX_POSITIONS if settings.time_budget_s is not None else settings.positions_per_prompt(len(prompts))
     max_tokens = max_sequence_tokens(target, draft)
     contexts = settings.acceptance_contexts
     if contexts and settings.time_budget_s is None:

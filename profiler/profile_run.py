@@ -25,7 +25,7 @@ from treeopt.profiler.latency.passes import TimedPoint
 from treeopt.profiler.latency.point import PointTimer
 from treeopt.profiler.latency.prefill import MAX_ROUNDS, PrefillTimer
 from treeopt.profiler.latency.rounds import Recorder, Tick
-from treeopt.profiler.limits import COMPARED_POSITIONS, check_measurable, room_tokens
+from treeopt.profiler.limits import check_measurable, room_tokens
 from treeopt.profiler.machine import describe_machine
 from treeopt.profiler.processes.processes import Processes
 from treeopt.profiler.refinement import CERTAIN, PlanCertainty, ProfileRefiner
@@ -381,9 +381,7 @@ class Measurement:
 
     @property
     def _max_positions(self) -> int:
-        """The most positions of a sequence under a time budget; windows around contexts are limited by the contexts instead."""
+        """The most positions of a sequence; windows around contexts are limited by the contexts instead."""
         if self._contexts:
-            room = max_sequence_tokens(self._target, self._draft)
-        else:
-            room = room_tokens(self._target, self._draft, self._prompts)
-        return min(room, COMPARED_POSITIONS) if self._drafters else room
+            return max_sequence_tokens(self._target, self._draft)
+        return room_tokens(self._target, self._draft, self._prompts)

@@ -13,7 +13,8 @@ from treeopt.records.measured_acceptance import MeasuredAcceptance
 
 FIRST_POSITIONS = 64
 """Positions of each sequence in the first pass over the prompts."""
-MAX_POSITIONS = 4096
+MAX_POSITIONS = 256
+"""Later tokens are easier to draft, and are decoded in longer contexts than those that are timed."""
 GROWTH = 4
 GROUP_PROMPTS = 4
 """Prompts that are counted together: a pass over a few more tokens takes hardly longer."""
@@ -26,7 +27,7 @@ def position_levels(room_tokens: int) -> tuple[int, ...]:
     """Return the positions per sequence of each pass over the prompts, at most `room_tokens`.
 
     >>> position_levels(40), position_levels(1000)
-    ((40,), (64, 256, 1000))
+    ((40,), (64, 256))
     """
     levels = [min(FIRST_POSITIONS, room_tokens)]
     while levels[-1] < min(room_tokens, MAX_POSITIONS):

@@ -32,8 +32,7 @@ PROMPTS = [[number % 20, 3, number % 7] for number in range(40)]
 BUDGET_S = 10.0
 POSITIONS = 16
 """Of each sequence in the first pass over the prompts."""
-MOST_COMPARED = 20
-"""Of each sequence if several drafters are measured."""
+MOST_POSITIONS = 20
 SETTINGS = Settings(context_tokens=(CONTEXT,), max_tokens=64, time_budget_s=BUDGET_S, depth=4, branching=4)
 
 
@@ -52,7 +51,7 @@ def verify_s(tokens, context, batch):  # noqa: ARG001
 @pytest.fixture(autouse=True)
 def few_positions(monkeypatch):
     monkeypatch.setattr(incremental, "FIRST_POSITIONS", POSITIONS)
-    monkeypatch.setattr(profile_run, "COMPARED_POSITIONS", MOST_COMPARED)
+    monkeypatch.setattr(incremental, "MAX_POSITIONS", MOST_POSITIONS)
     monkeypatch.setattr(decoded_settings, "TRIAL_POSITIONS", 8)
 
 
@@ -269,7 +268,7 @@ def test_other_drafters_are_within_the_budget(make_model, names, draft_model):
         assert len(profile.latencies[0].verify.timings[0].samples_s) >= MIN_SAMPLES
 
 
-@pytest.mark.parametrize(("budget_s", "positions"), [(4.0, POSITIONS), (20.0, MOST_COMPARED)])
+@pytest.mark.parametrize(("budget_s", "positions"), [(4.0, POSITIONS), (20.0, MOST_POSITIONS)])
 def test_all_drafters_are_measured_on_sequences_of_one_length(make_model, budget_s, positions):
     """Later tokens are easier to draft, so a draft model that is counted on longer sequences would look better."""
     run = Run(make_model, plan=constant_plan(0.5), drafters=("prompt-lookup",), prompts=PROMPTS[:12], budget_s=budget_s)
