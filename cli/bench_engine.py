@@ -23,6 +23,7 @@ from treeopt.cli.options.record import Heading, argument, group, option, options
 from treeopt.cli.options.values import LENGTHS, Parsed, parse_number
 from treeopt.cli.terminal import warn
 from treeopt.planner import StepModel, step_model
+from treeopt.planner.request import PlanRequest
 from treeopt.planner.segments import fastest_length
 from treeopt.records.identity import Identity, machine_mismatch_warning, pair_mismatch_warning
 from treeopt.records.machine import AUTO
@@ -105,7 +106,7 @@ def bench_engine(args: BenchEngineOptions) -> None:
             ["strict", "tolerance_nats"],
             f"expected temperature 0, where outputs are compared. Got {temperature:g}: give --temperature 0.",
         )
-    model = step_model(profile, temperature=args.temperature)
+    model = step_model(profile, PlanRequest(temperature=args.temperature))
     planned = fastest_length(model)
     if args.server.url is not None:
         _check_servers(args.server.url, planned, args.lengths)

@@ -22,6 +22,7 @@ from treeopt.cli.terminal import warn
 from treeopt.planner import StepModel, step_model
 from treeopt.planner.benchmarks import predict_at_pace, tree_prediction
 from treeopt.planner.drafter_costs import tree_models
+from treeopt.planner.request import PlanRequest
 from treeopt.records.bench_file import TreeBench
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
@@ -105,7 +106,7 @@ def _predict(
     check_rule(rule, lossy=args.lossy)
     planned_temperature = planned.provenance.temperature if planned.provenance else None
     acceptance = profile.acceptance(temperature=planned_temperature if args.temperature is None else args.temperature)
-    model = step_model(profile, temperature=acceptance.temperature)
+    model = step_model(profile, PlanRequest(temperature=acceptance.temperature))
     for drafter in profile.drafters:
         trees = drafter.trees_at(acceptance.temperature)
         if drafter.label == planned.drafter.label and trees and drafter.is_timed_at(model.point):
@@ -131,6 +132,6 @@ def draft_model_steps(profile: Profile, planned: TreeFile, args: BenchOptions) -
         temperature = planned_temperature
     if rule is None and profile.acceptances_of(rule=planned_rule(planned), temperature=temperature):
         rule = planned_rule(planned)
-    model = step_model(profile, rule=rule, temperature=temperature)
+    model = step_model(profile, PlanRequest(rule=rule, temperature=temperature))
     check_rule(model.acceptance.rule, lossy=args.lossy)
     return model

@@ -20,7 +20,7 @@ from treeopt.cli.options.sampling import lossy_option, measured_rule_option
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import progress
 from treeopt.errors import TreeoptError, printable
-from treeopt.planner import PlanRequest, requested_model, requested_plan
+from treeopt.planner import PlanRequest, requested_plan, step_model
 from treeopt.planner.comparison import compare as compare_trees
 from treeopt.records.identity import Identity
 from treeopt.records.profile import Profile, require_draft_model
@@ -62,7 +62,7 @@ def compare(args: CompareOptions) -> None:
         lossy=args.lossy,
     )
     labels, trees = _load_trees(args.paths, profile)
-    model = requested_model(profile, request)
+    model = step_model(profile, request)
     with progress("solving"):
         compared = compare_trees(model, [tree.tree for tree in trees])
         rule, temperature = model.acceptance.rule, model.acceptance.temperature

@@ -6,6 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from treeopt.planner import StepModel, step_model
+from treeopt.planner.request import PlanRequest
 from treeopt.profiler.acceptance.contexts import DecodingPoint, PromptSet
 from treeopt.profiler.acceptance.draft_record import RecordFiles, Recording
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
@@ -214,13 +215,13 @@ class SettingsMeasurement:
     def _step_model(self, point: DecodingPoint) -> StepModel:
         temperature = point.sampling.temperature
         has_rule = self.profile.acceptances_of(rule=TARGET_RULE, temperature=temperature)
-        return step_model(
-            self.profile,
+        request = PlanRequest(
             rule=TARGET_RULE if has_rule else None,
             temperature=temperature,
             context_tokens=point.source.context_tokens,
             extrapolate=True,  # latencies of a long context are missing if memory ran out
         )
+        return step_model(self.profile, request)
 
     def _record(self, point: DecodingPoint) -> DraftRecord:
         sampling, draft = point.sampling, self.drafter.draft

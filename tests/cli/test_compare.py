@@ -8,6 +8,7 @@ import pytest
 from tests.cli.invented import STEEP, TABLE, invented, saved, succeed, verify_s
 from treeopt import Profile
 from treeopt.planner import plan, step_model
+from treeopt.planner.request import PlanRequest
 from treeopt.trees import TokenTree, chain, load_file
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -76,7 +77,7 @@ def test_context_length_applies_to_trees_and_to_the_fastest(folder: Path):
 def test_rule_and_temperature_choose_the_acceptance(folder: Path):
     saved(folder, invented(tables=[TABLE, STEEP], others={"target": STEEP}))
     chain(3).save("tree.json")
-    expected = step_model(Profile.load("profile.yaml"), rule="target").speedup(chain(3))
+    expected = step_model(Profile.load("profile.yaml"), PlanRequest(rule="target")).speedup(chain(3))
     assert compare_json("tree.json", "--rule", "target")["trees"][0]["predicted"]["speedup"] == pytest.approx(expected)
     assert compare_json("tree.json", "--temperature", 0.2)["temperature"] == 0.2
 

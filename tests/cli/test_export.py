@@ -18,6 +18,7 @@ from treeopt.engines.importers import IMPORTERS, read_acceptance
 from treeopt.planner import plan, step_model
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
+from treeopt.planner.request import PlanRequest
 from treeopt.planner.segments import fastest_length
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.sampling import Sampling
@@ -158,7 +159,7 @@ def test_every_engine_is_set_to_plain_decoding_if_that_is_fastest(folder: Path):
 def test_the_batch_size_decides_the_length(folder: Path):
     saved(folder, invented(conditions=BATCHES, verify=crowded(2e-3)))
     profile = Profile.load("profile.yaml")
-    lengths = [fastest_length(step_model(profile, batch_size=batch)) for _, batch in BATCHES]
+    lengths = [fastest_length(step_model(profile, PlanRequest(batch_size=batch))) for _, batch in BATCHES]
     assert lengths == [4, 1, 0]
     for (_, batch), length in zip(BATCHES, lengths, strict=True):
         export("profile.yaml", "--to", "mlx-lm", "-o", "out.txt", "--batch-size", batch)

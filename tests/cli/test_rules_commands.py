@@ -10,6 +10,7 @@ from tests.cli.invented import call, refused, succeed
 from tests.profiler.bench.test_divergence import accept_the_second_likeliest
 from treeopt import Profile
 from treeopt.planner import for_new_tokens, step_model
+from treeopt.planner.request import PlanRequest
 from treeopt.records.sampling import Sampling
 from treeopt.trees import Provenance, TokenTree, TreeFile, load_file
 
@@ -122,7 +123,7 @@ class TestBench:
         assert (report["rule"], report["temperature"]) == (rule, 0.6)
         assert "divergences" not in report["measured"]
         short = for_new_tokens(Profile.load(rules_profile), BENCH_TOKENS)
-        predicted = step_model(short, rule=rule).predict(BUSHY)
+        predicted = step_model(short, PlanRequest(rule=rule)).predict(BUSHY)
         assert report["predicted"]["tokens_per_step"] == pytest.approx(predicted.tokens_per_step.value)
         assert "Outputs are not compared above temperature 0." in result.stdout
         lossy = "Rule typical is lossy: outputs do not follow the target's distribution"

@@ -34,7 +34,7 @@ def by_hand(batch: int, verify) -> list[float]:
 @pytest.mark.parametrize("batch", [1, 9, 16, 40])
 @pytest.mark.parametrize("verify", [verify_s, CROWDED["verify"]])
 def test_no_length_is_faster(batch, verify):
-    model = step_model(invented(conditions=CONDITIONS, verify=verify), batch_size=batch)
+    model = step_model(invented(conditions=CONDITIONS, verify=verify), PlanRequest(batch_size=batch))
     speedups = by_hand(batch, verify)
     assert speedups[fastest_length(model)] == pytest.approx(max(speedups), rel=1e-9)
 
@@ -48,7 +48,7 @@ def test_a_limit_holds():
 def test_schedule_has_the_fastest_length_of_every_batch_size():
     profile = invented(conditions=CONDITIONS, **CROWDED)
     segments = chain_schedule(profile)
-    expected = {batch: fastest_length(step_model(profile, batch_size=batch)) for batch in range(1, 65)}
+    expected = {batch: fastest_length(step_model(profile, PlanRequest(batch_size=batch))) for batch in range(1, 65)}
     result = {
         batch: segment.option.tree.max_depth
         for segment in segments
@@ -67,7 +67,9 @@ def test_schedule_holds_at_the_requested_context(context):
 
     profile = invented(conditions=[(item, batch) for batch in (1, 8) for item in (256, 4096)], verify=verify)
     segments = chain_schedule(profile, at(context))
-    ends = [fastest_length(step_model(profile, context_tokens=context, batch_size=batch)) for batch in (1, 8)]
+    ends = [
+        fastest_length(step_model(profile, PlanRequest(context_tokens=context, batch_size=batch))) for batch in (1, 8)
+    ]
     assert [segments[0].option.tree.max_depth, segments[-1].option.tree.max_depth] == ends
     assert {segment.option.tree.max_depth for segment in segments} != {
         segment.option.tree.max_depth for segment in chain_schedule(profile, at(4352 - context))

@@ -11,6 +11,7 @@ from tests.planner.test_scheduling import speed
 from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.planner import schedule, step_model
 from treeopt.planner.dependence import Dependence
+from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import SequenceSums
 from treeopt.records.acceptance_counts import count_acceptance
 from treeopt.records.accepted_ranks import AcceptedRanks
@@ -53,25 +54,26 @@ def straight(tree: TokenTree, context: int) -> float:
 class TestTokens:
     def test_tokens_are_interpolated(self) -> None:
         for context, tree in itertools.product((10, 11, 60, 110, 250, 310), TREES):
-            result = step_model(by_context(), context_tokens=context, raw=True)
+            result = step_model(by_context(), PlanRequest(context_tokens=context, raw=True))
             assert result.tokens_per_step(tree) == pytest.approx(straight(tree, context), rel=1e-12), (context, tree)
 
     def test_nearest_context_holds_outside(self) -> None:
         for context, tree in itertools.product((1, 9, 311, 9999), TREES):
-            result = step_model(by_context(), context_tokens=context, raw=True, extrapolate=True)
+            result = step_model(by_context(), PlanRequest(context_tokens=context, raw=True, extrapolate=True))
             assert result.tokens_per_step(tree) == pytest.approx(straight(tree, context), rel=1e-12)
 
     def test_acceptance_without_context_holds_everywhere(self) -> None:
         result = profile([latency(MACHINE, context_tokens=item) for item in TABLES], [acceptance(SHORT)])
         for context in (10, 60, 310):
-            assert step_model(result, context_tokens=context).tokens_per_step(chain(2)) == pytest.approx(
+            assert step_model(result, PlanRequest(context_tokens=context)).tokens_per_step(chain(2)) == pytest.approx(
                 reached(chain(2), SHORT)
             )
 
     def test_interpolated_table_is_as_deep_as_the_shallowest_and_as_wide_as_the_widest(self) -> None:
         measured = by_context({10: [[0.5, 0.2]] * 3, 20: [[0.4, 0.2, 0.1]] * 2, 40: [0.3]})
         first, second, last = (
-            step_model(measured, context_tokens=context, raw=True).acceptance.table.p for context in (10, 15, 30)
+            step_model(measured, PlanRequest(context_tokens=context, raw=True)).acceptance.table.p
+            for context in (10, 15, 30)
         )
         assert first.shape == (3, 2)
         np.testing.assert_allclose(second, [[0.45, 0.2, 0.05]] * 2)
@@ -82,12 +84,12 @@ class TestTokens:
         others = [replace(acceptance(MIDDLE, rule="target"), context_tokens=at) for at in TABLES]
         both = profile([latency(MACHINE, context_tokens=item) for item in TABLES], [*others, *result])
 
-        assert step_model(both, rule="sequoia", context_tokens=210).tokens_per_step(chain(2)) == pytest.approx(
-            straight(chain(2), 210)
-        )
-        assert step_model(both, rule="target", context_tokens=210).tokens_per_step(chain(2)) == pytest.approx(
-            reached(chain(2), MIDDLE)
-        )
+        assert step_model(both, PlanRequest(rule="sequoia", context_tokens=210)).tokens_per_step(
+            chain(2)
+        ) == pytest.approx(straight(chain(2), 210))
+        assert step_model(both, PlanRequest(rule="target", context_tokens=210)).tokens_per_step(
+            chain(2)
+        ) == pytest.approx(reached(chain(2), MIDDLE))
 
 
 class TestReplay:
@@ -108,14 +110,14 @@ class TestReplay:
         tree = TokenTree([-1, 0, 0, 1])
         known = [Dependence(item.table, item.accepted_ranks).tokens(tree) for item in (low, high)]
 
-        model = step_model(result, context_tokens=35, raw=True)
+        model = step_model(result, PlanRequest(context_tokens=35, raw=True))
         assert model.tokens.replayed
         assert model.tokens_per_step(tree) == pytest.approx(0.75 * known[0] + 0.25 * known[1], rel=1e-12)
 
     def test_prediction_between_a_replay_and_a_table_is_not_replayed(self) -> None:
         low, high = self.measured(1, 10), replace(self.measured(2, 110), accepted_ranks=None)
         result = profile([latency(MACHINE, context_tokens=item) for item in (10, 110)], [low, high])
-        assert [step_model(result, context_tokens=item).tokens.replayed for item in (10, 60, 110)] == [
+        assert [step_model(result, PlanRequest(context_tokens=item)).tokens.replayed for item in (10, 60, 110)] == [
             True,
             False,
             False,
@@ -125,9 +127,12 @@ class TestReplay:
         """Texts are the same at both lengths, so errors do not cancel out between them."""
         low, high = self.measured(1, 10), self.measured(2, 110)
         result = profile([latency(MACHINE, context_tokens=item) for item in (10, 110)], [low, high])
-        ends = [step_model(result, context_tokens=item, raw=True).tokens.draw_tokens(chain(2)) for item in (10, 110)]
+        ends = [
+            step_model(result, PlanRequest(context_tokens=item, raw=True)).tokens.draw_tokens(chain(2))
+            for item in (10, 110)
+        ]
 
-        middle = step_model(result, context_tokens=60, raw=True).tokens.draw_tokens(chain(2))
+        middle = step_model(result, PlanRequest(context_tokens=60, raw=True)).tokens.draw_tokens(chain(2))
         np.testing.assert_allclose(middle, (ends[0] + ends[1]) / 2, rtol=1e-12)
         assert middle.std() > 0
 
@@ -140,7 +145,7 @@ class TestSchedules:
             context: np.sort(rng.uniform(0, 0.3, (3, 2)) + rng.choice([0.0, 0.3]) * np.array([1, 0]))[:, ::-1].tolist()
             for context in (5, 40, 90)
         }
-        result = schedule(by_context(tables), 7, raw=True)
+        result = schedule(by_context(tables), PlanRequest(max_nodes=7, raw=True))
         rivals = {item.tree for made in result.plans for item in made.rules}
 
         def speed_at(tree: TokenTree, context: int) -> float:
@@ -162,7 +167,7 @@ class TestSchedules:
     def test_every_batch_size_has_its_own_segments(self) -> None:
         result = [replace(acceptance(p), context_tokens=at) for at, p in ((10, SHORT), (310, SHORT))]
         latencies = [latency(MACHINE, context_tokens=at, batch_size=size) for size in (1, 4) for at in (10, 310)]
-        segments = schedule(profile(latencies, result), 4, raw=True).over_contexts
+        segments = schedule(profile(latencies, result), PlanRequest(max_nodes=4, raw=True)).over_contexts
         assert [(segment.batch_sizes, segment.context_tokens) for segment in segments] == [
             ((1, 1), (10, 310)),
             ((4, 4), (10, 310)),

@@ -9,6 +9,7 @@ from tests.support.invented_machines import MACHINES, profile_of
 from tests.support.slow import slow
 from treeopt.planner import plan, step_model
 from treeopt.planner.dependence import Dependence
+from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import SequenceSums
 from treeopt.records.acceptance_counts import REJECTED, count_acceptance
 from treeopt.records.accepted_ranks import AcceptedRanks
@@ -111,7 +112,7 @@ def test_intervals_contain_the_tokens_of_other_sequences(tree, sequences, times,
     for _ in range(times):
         acceptance = measured(sticky_sequences(24, 170, rng))
         profile = replace(profile_of(MACHINES["nodes cost"], acceptance.table.p), acceptances=(acceptance,))
-        predicted = step_model(profile, raw=True).predict(tree).tokens_per_step
+        predicted = step_model(profile, PlanRequest(raw=True)).predict(tree).tokens_per_step
         held += predicted.low <= truth <= predicted.high
     assert held >= least
 
@@ -137,7 +138,7 @@ def test_sequences_too_short_for_a_step_leave_the_table_alone():
         deep
     )
     profile = replace(profile_of(MACHINES["nodes cost"], acceptance.table.p), acceptances=(acceptance,))
-    predicted = step_model(profile, raw=True).predict(deep).tokens_per_step
+    predicted = step_model(profile, PlanRequest(raw=True)).predict(deep).tokens_per_step
     assert predicted.low < predicted.value == acceptance.table.expected_tokens(deep) < predicted.high
 
 

@@ -32,7 +32,7 @@ def profile():
 
 @pytest.fixture(scope="module")
 def plans(profile):
-    return schedule(profile, 8, raw=True).single_sequence_plans(0.0)
+    return schedule(profile, PlanRequest(max_nodes=8, raw=True)).single_sequence_plans(0.0)
 
 
 def speed(profile, option, context):
@@ -41,7 +41,7 @@ def speed(profile, option, context):
     def pass_s(nodes):
         return between(context, [verify_s(nodes, entry, 1) for entry in CONTEXTS])
 
-    model = step_model(profile, context_tokens=context, raw=True)
+    model = step_model(profile, PlanRequest(context_tokens=context, raw=True))
     if option.drafter.name == "model":
         return model.speedup(option.tree)
     if not option.drafter.builds_own_trees:
@@ -95,7 +95,9 @@ def test_trees_deeper_than_measured_are_left_out(profile):
     deep = replace(base, context_tokens=first, table=AcceptanceTable([[0.9, 0.05]] * 6), sequences=None)
     shallow = replace(deep, context_tokens=last, table=AcceptanceTable([[0.9, 0.05]]))
     cut = replace(profile, acceptances=(deep, shallow))
-    result = drafters_over_contexts(cut, REQUEST, schedule(cut, 8, raw=True).single_sequence_plans(0.0), "model")
+    result = drafters_over_contexts(
+        cut, REQUEST, schedule(cut, PlanRequest(max_nodes=8, raw=True)).single_sequence_plans(0.0), "model"
+    )
     depths = {item.context_tokens: item.option.tree.max_depth for item in result}
     assert [depth > 1 for (start, _), depth in depths.items() if start == first] == [True]
     assert all(depth <= 1 for (_, end), depth in depths.items() if end > first), depths

@@ -9,6 +9,7 @@ from tests.solver.oracles import paths_of
 from tests.support.invented_machines import DEPTH, MACHINES, TABLES, acceptance, latency, profile, profile_of, seconds
 from tests.support.planner_oracles import speedup, step_s, tokens
 from treeopt.planner import Option, step_model
+from treeopt.planner.request import PlanRequest
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 TREES = [
@@ -77,7 +78,7 @@ class TestIntervals:
                 [latency(MACHINES["nodes cost"], noise=noise)],
                 [acceptance(TABLES["falling"], standard_error=np.full((DEPTH, 4), error))],
             )
-            result = step_model(made, raw=True).predict(k_ary(2, 2)).speedup
+            result = step_model(made, PlanRequest(raw=True)).predict(k_ary(2, 2)).speedup
             return result.high - result.low
 
         assert width(0, 0) < 1e-9 < width(0.02, 0) < width(0.2, 0)

@@ -23,6 +23,7 @@ from tests.support.invented_machines import (
 from tests.support.planner_oracles import every_speedup, speedup, step_s, tokens
 from treeopt import __version__
 from treeopt.planner import Option, Plan, plan, step_model, tree_file
+from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.sampling import Sampling
 from treeopt.trees import TokenTree, chain
@@ -180,7 +181,7 @@ class TestRequest:
         for options in ({"rule": "target"}, {"temperature": 0.0}, {"rule": "target", "temperature": 0.0}):
             result = plan(made, 8, **options)
             assert (result.rule, result.temperature, result.solution.max_depth) == ("target", 0.0, 1)
-        assert step_model(made, raw=True).acceptance is first
+        assert step_model(made, PlanRequest(raw=True)).acceptance is first
 
     def test_context_and_batch_size_select_the_times(self):
         cheap, dear = MACHINES["nodes almost free"], MACHINES["drafts dear"]
@@ -226,7 +227,6 @@ class TestExtrapolated:
         (warning,) = beyond.warnings
         assert f"--max-tokens {NODES} " in warning.action
         assert plan(self.made, NODES, extrapolate=True).warnings == ()
-        assert step_model(self.made, max_nodes=NODES).costs.max_nodes == 4
 
     def test_extrapolated_draws_below_0_do_not_raise(self):
         """The medians themselves stay well above 0; noise takes some draws of the line through them below."""

@@ -5,15 +5,7 @@ import pytest
 from tests.cli.invented import FOUR_CONDITIONS, invented
 from tests.scripts import ROOT
 from treeopt.errors import InvalidValueError
-from treeopt.planner import (
-    PlanRequest,
-    plan,
-    requested_model,
-    requested_plan,
-    requested_schedule,
-    schedule,
-    step_model,
-)
+from treeopt.planner import PlanRequest, plan, requested_plan, schedule
 from treeopt.planner.scheduling import count_scheduled_points
 from treeopt.records.profile import Profile
 
@@ -32,11 +24,9 @@ def test_default_budget_is_the_largest_timed_pass():
     assert plan(profile).solution.max_nodes == profile.at(sampling=profile.acceptances[0].sampling).max_nodes < 512
 
 
-def test_schedule_and_model_of_a_request_are_those_of_keywords():
-    assert requested_schedule(PROFILE, PlanRequest(max_nodes=5, max_depth=2)) == schedule(PROFILE, 5, max_depth=2)
+def test_default_budget_of_a_schedule_is_the_largest_pass_timed_at_every_point():
     most = min(latency.verify.max_tokens for latency in PROFILE.latencies)
-    assert requested_schedule(PROFILE, PlanRequest(max_depth=1)) == schedule(PROFILE, most, max_depth=1)
-    assert requested_model(PROFILE, PlanRequest(**ASKED, raw=True)) == step_model(PROFILE, **ASKED, raw=True)
+    assert schedule(PROFILE, PlanRequest(max_depth=1)) == schedule(PROFILE, PlanRequest(max_nodes=most, max_depth=1))
 
 
 def test_schedules_need_several_points_and_speed():

@@ -17,6 +17,7 @@ from tests.support.invented_machines import (
 from tests.support.planner_oracles import every_speedup
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Plan, plan, schedule, step_model, tree_file
+from treeopt.planner.request import PlanRequest
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 
@@ -114,7 +115,7 @@ class TestBest:
             [latency(NODES_FREE, noise={"overhead": 0.5}, overheads={"typical": 0.4})],
             [acceptance(EVEN), acceptance(EVEN, rule="typical")],
         )
-        common, own = (step_model(made, rule=item.rule).drawn_costs for item in made.acceptances)
+        common, own = (step_model(made, PlanRequest(rule=item.rule)).drawn_costs for item in made.acceptances)
         assert np.median(common.overhead_s) == pytest.approx(0.05, rel=0.05)
         assert np.median(own.overhead_s) == pytest.approx(0.4, rel=0.05)
         assert own.overhead_s.std() > 5 * common.overhead_s.std() > 0
@@ -199,7 +200,7 @@ class TestLossy:
             plan(made, NODES, temperature=0.6)
         assert plan(made, NODES).temperature == 0.0
         assert plan(made, NODES, temperature=0.0).rule == "sequoia"
-        assert [item.temperature for item in schedule(made, NODES).plans] == [0.0]
+        assert [item.temperature for item in schedule(made, PlanRequest(max_nodes=NODES)).plans] == [0.0]
 
     def test_tree_file_marks_lossy_rules(self, tmp_path):
         for options, reason in (({"lossy": True}, True), ({}, None)):

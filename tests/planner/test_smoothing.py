@@ -8,6 +8,7 @@ import pytest
 from tests.support.invented_machines import MACHINES, acceptance, acceptance_of, latency, profile
 from tests.support.planner_oracles import smoothed
 from treeopt.planner import Smoothing, plan, step_model
+from treeopt.planner.request import PlanRequest
 from treeopt.planner.smoothing import find_noisy_runs, pool, smooth
 from treeopt.records.acceptance import SequenceSums
 from treeopt.records.latency import LatencyTable, Timing
@@ -194,7 +195,7 @@ class TestInPlans:
         assert plan(self.profile, 5).solution.certificate.method == "best-first"
 
     def test_raw_takes_the_table_as_measured(self):
-        model = step_model(self.profile, raw=True)
+        model = step_model(self.profile, PlanRequest(raw=True))
         assert model.tokens.smoothing is None
         assert model.acceptance is self.measured
         result = plan(self.profile, 5, raw=True)

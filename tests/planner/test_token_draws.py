@@ -22,6 +22,7 @@ from tests.support.invented_machines import (
 from tests.support.planner_oracles import tokens
 from treeopt.planner import Confidence, StepModel, step_model, token_draws
 from treeopt.planner.model import confidence
+from treeopt.planner.request import PlanRequest
 from treeopt.planner.resampling import DRAWS, draw_medians, estimate
 from treeopt.planner.token_draws import TokenDraws, draw_acceptance, draw_sequence_noise
 from treeopt.records.acceptance import SequenceSums
@@ -52,7 +53,7 @@ class TestTokens:
     @pytest.mark.parametrize("tree", TREES, ids=repr)
     @pytest.mark.parametrize("table", TABLES)
     def test_without_noise_every_draw_is_the_expected_number(self, table, tree):
-        model = step_model(profile_of(MACHINES["nodes cost"], TABLES[table]), raw=True)
+        model = step_model(profile_of(MACHINES["nodes cost"], TABLES[table]), PlanRequest(raw=True))
         result = model.tokens.draw_tokens(tree)
         assert result.shape == (DRAWS,)
         assert result.tolist() == pytest.approx([tokens(paths_of(tree.parents.tolist()), TABLES[table])] * len(result))

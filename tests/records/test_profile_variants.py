@@ -18,6 +18,7 @@ from tests.records.profile_contents import (
 from treeopt.adaptation.profile_update import replace_acceptance
 from treeopt.errors import FormatError, InfeasibleError
 from treeopt.planner import plan, step_model
+from treeopt.planner.request import PlanRequest
 from treeopt.records.measured_acceptance import select_categories
 from treeopt.records.measured_drafter import ReplayedSequences
 from treeopt.records.profile import Profile
@@ -273,7 +274,7 @@ class TestContexts:
         assert profile.acceptances_by_context(alone) == (alone,)
         assert second.accepted_ranks.ranks[2].tolist() == []
         tokens = [
-            step_model(profile, context_tokens=context, raw=True).tokens_per_step(chain(1))
+            step_model(profile, PlanRequest(context_tokens=context, raw=True)).tokens_per_step(chain(1))
             for context in (256, 2176, 4096)
         ]
         assert tokens[1] == pytest.approx((tokens[0] + tokens[2]) / 2)

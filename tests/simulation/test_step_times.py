@@ -8,6 +8,7 @@ from tests.simulation.machines import STEP_S, TOKEN_S, engine, machine, times_of
 from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.errors import InfeasibleError
 from treeopt.planner import step_model
+from treeopt.planner.request import PlanRequest
 from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.records.profile import Profile
 from treeopt.simulation.settings import ServedSetting
@@ -36,7 +37,7 @@ class TestSteps:
     @pytest.mark.parametrize("tree", [chain(0), chain(3), TREE])
     @pytest.mark.parametrize(("context", "batch"), [(64, 1), (100, 1), (131, 3), (192, 4)])
     def test_steps_take_the_planned_time(self, measured: Profile, tree: TokenTree, context: int, batch: int) -> None:
-        expected_s = step_model(measured, context_tokens=context, batch_size=batch).step_s(tree)
+        expected_s = step_model(measured, PlanRequest(context_tokens=context, batch_size=batch)).step_s(tree)
         assert times_of(measured).step_s(tree, [context] * batch) == expected_s
 
     @pytest.mark.parametrize(("context", "nearest"), [(3, 64), (5000, 192)])

@@ -69,9 +69,8 @@ class Inputs:
             _ = self.pair.draft_model  # raises without a draft model
         temperature = self.sampling.temperature
         measured = self.profile.acceptances_of(rule=rule, temperature=temperature)
-        return step_model(
-            self.profile, rule=None if self.sampling.greedy and not measured else rule, temperature=temperature
-        )
+        rule = None if self.sampling.greedy and not measured else rule
+        return step_model(self.profile, PlanRequest(rule=rule, temperature=temperature))
 
     def build_method(
         self,

@@ -9,12 +9,12 @@ from treeopt.planner.drafters import (
     tree_file,
 )
 from treeopt.planner.fastest import Fastest, fastest_tree
-from treeopt.planner.model import Confidence, StepModel, model_at, requested_model, step_model
+from treeopt.planner.model import Confidence, StepModel, model_at, step_model
 from treeopt.planner.options import OBJECTIVES, Option, Prediction
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.planning import fastest_drafted_tree, plan, requested_plan
 from treeopt.planner.request import PlanRequest
-from treeopt.planner.scheduling import Schedule, requested_schedule, schedule
+from treeopt.planner.scheduling import Schedule, schedule
 from treeopt.planner.segments import Segment
 from treeopt.planner.smoothing import Smoothing
 from treeopt.planner.subsets import categories_of, for_category, for_new_tokens
@@ -43,9 +43,7 @@ __all__ = [
     "for_new_tokens",
     "model_at",
     "plan",
-    "requested_model",
     "requested_plan",
-    "requested_schedule",
     "schedule",
     "step_model",
     "tree_file",

@@ -140,48 +140,15 @@ def model_at(
     return StepModel(point=point, tokens=tokens, costs=costs, max_nodes=max_nodes, drafter=drafter)
 
 
-def step_model(
-    profile: Profile,
-    *,
-    rule: str | None = None,
-    temperature: float | None = None,
-    context_tokens: int | None = None,
-    batch_size: int | None = None,
-    raw: bool = False,
-    extrapolate: bool = False,
-    max_nodes: int = 0,
-) -> StepModel:
-    """Return the model of one operating point of a profile; by default the first one measured.
-
-    Args:
-        profile: what was measured.
-        rule: verification rule.
-        temperature: sampling temperature.
-        context_tokens: tokens in the cache; between measured lengths, times and acceptance are interpolated.
-        batch_size: sequences verified together; interpolated likewise.
-        raw: take the acceptance as measured, without smoothing.
-        extrapolate: continue beyond what was measured, in context, batch size and nodes.
-        max_nodes: with `extrapolate`, up to how many nodes.
+def step_model(profile: Profile, request: PlanRequest | None = None) -> StepModel:
+    """Return the model at a request's operating point, by its rule or else the first one measured.
 
     Raises InfeasibleError naming what was measured.
     """
-    request = PlanRequest(
-        rule=rule,
-        temperature=temperature,
-        context_tokens=context_tokens,
-        batch_size=batch_size,
-        extrapolate=extrapolate,
-        raw=raw,
-    )
-    return requested_model(profile, request, max_nodes=max_nodes)
-
-
-def requested_model(profile: Profile, request: PlanRequest, *, max_nodes: int = 0) -> StepModel:
-    """Return the model at a request's operating point, by its rule or else the first one measured."""
+    request = request or PlanRequest()
     acceptance = profile.acceptance(rule=request.rule, temperature=request.temperature)
     point = profile.at(request.context_tokens, request.batch_size, acceptance.sampling, extrapolate=request.extrapolate)
-    tokens = token_models(profile, acceptance, raw=request.raw).at(point.context_tokens)
-    return model_at(point, tokens, max_nodes=max_nodes if request.extrapolate else 0)
+    return model_at(point, token_models(profile, acceptance, raw=request.raw).at(point.context_tokens))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

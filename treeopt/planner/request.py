@@ -12,7 +12,7 @@ from treeopt.records.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """Which trees and rules are compared, by which objective, and at which operating point.
+    """Which trees and rules are compared, by which objective, and at which operating point: the options of `plan`.
 
     Raises InvalidValueError for a budget or batch size below 1, a context below 0, an unknown objective, and values of
     the wrong type.

@@ -64,7 +64,7 @@ def test_schedule_covers_every_batch_size(smallest):
     assert sorted(lengths) == list(range(1, 65))
     assert sum(part.last_batch - part.first_batch + 1 for part in schedule) == 64
     for batch, length in lengths.items():
-        assert length == fastest_length(step_model(profile, batch_size=max(batch, smallest)))
+        assert length == fastest_length(step_model(profile, PlanRequest(batch_size=max(batch, smallest))))
 
 
 @pytest.mark.parametrize("context", [256, 4096])
@@ -73,11 +73,14 @@ def test_schedule_is_planned_at_the_requested_context(context):
         return verify_s(nodes, context, batch) + (3e-3 * nodes * batch if context > 1000 else 0.0)
 
     profile = invented(conditions=[(tokens, batch) for batch in (1, 16) for tokens in (256, 4096)], verify=verify)
-    expected = [fastest_length(step_model(profile, context_tokens=context, batch_size=batch)) for batch in (1, 16)]
+    expected = [
+        fastest_length(step_model(profile, PlanRequest(context_tokens=context, batch_size=batch))) for batch in (1, 16)
+    ]
     schedule = choose_request(profile, request=PlanRequest(context_tokens=context)).schedule
     assert [schedule[0].length, schedule[-1].length] == expected
     assert expected != [
-        fastest_length(step_model(profile, context_tokens=4352 - context, batch_size=batch)) for batch in (1, 16)
+        fastest_length(step_model(profile, PlanRequest(context_tokens=4352 - context, batch_size=batch)))
+        for batch in (1, 16)
     ]
 
 

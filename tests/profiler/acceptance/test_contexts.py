@@ -13,6 +13,7 @@ from tests.support.invented_machines import seconds
 from tests.support.markov import Memoryless
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import plan, step_model
+from treeopt.planner.request import PlanRequest
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance import per_prompt
 from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, WholePrompts, Window
@@ -166,7 +167,7 @@ class TestAcceptance:
                     node = int(children[rank])
                 steps += 1
             if steps * 4 >= 100:  # with fewer the table is used instead of a replay
-                model = step_model(long_profile, context_tokens=context, raw=True)
+                model = step_model(long_profile, PlanRequest(context_tokens=context, raw=True))
                 assert model.tokens_per_step(tree) == pytest.approx((root - roots.start) / steps, rel=0.01)
                 compared += 1
         assert compared

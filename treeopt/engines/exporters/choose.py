@@ -15,7 +15,7 @@ from treeopt.engines.exporters.setting import (
     warn_speculation_off,
 )
 from treeopt.errors import InfeasibleError, Warning, reason
-from treeopt.planner import Prediction, requested_model, requested_plan
+from treeopt.planner import Prediction, requested_plan, step_model
 from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic
 from treeopt.planner.planning import unmeasured_warnings
 from treeopt.planner.replay import Replay
@@ -52,7 +52,7 @@ class _SettingChoice:
 
     def __init__(self, engine: Engine, source: Source, profile: Profile) -> None:
         self._engine, self._source, self._profile = engine, source, profile
-        self._model = requested_model(profile, source.request)
+        self._model = step_model(profile, source.request)
         self._replay = None if source.record is None else Replay(source.record)
         self._fastest_draft: DynamicTree | None = None
         """The draft that loses to plain decoding."""
