@@ -11,8 +11,9 @@ with plain_s and verify_s of the profile's curves.  Tokens, steps and seconds ar
 the context lengths of the decoded sequences, all of this is interpolated.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,14 +22,13 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner.costs import EXTRAPOLATED, StepCosts, step_costs
 from treeopt.planner.curves import MIN_S
 from treeopt.planner.model import StepModel, model_at
-from treeopt.planner.options import Option, Prediction
-from treeopt.planner.resampling import OBSERVED, SEED, Estimator, Resampled, estimate
+from treeopt.planner.options import Option, predictions
+from treeopt.planner.resampling import OBSERVED, SEED, Estimator, Resampled
 from treeopt.planner.tokens import TokenModels, token_model
 from treeopt.records.measured_drafter import (
     CountedSequences,
     DecodedSequences,
     MeasuredDrafter,
-    MeasuredSetting,
     MeasuredSettings,
     MeasuredTrees,
 )
@@ -104,27 +104,24 @@ def predict_settings(
     """
     by_context = {decodes.context_tokens: decodes for decodes in measured}
     decodes = weighted_neighbours(by_context, point.context_tokens)
-    observed = _SettingCosts(profile, point, decodes, OBSERVED)
-    drawn = _SettingCosts(profile, point, decodes, Resampled(np.random.default_rng(SEED)))
-    fitting = [item for item in measured[0].settings if item.max_tokens <= min(max_nodes, observed.max_nodes)]
+    decoded_at = [point_of_decoding(profile, item.sampling, item.context_tokens) for _, item in decodes]
+    max_nodes = min(max_nodes, *(timed.max_nodes for timed in (point, *decoded_at)))
+    fitting = [item for item in measured[0].settings if item.max_tokens <= max_nodes]
     if not fitting:
         return []
     values = [item.values for item in fitting]
-    overheads_s, drawn_overheads_s = shrink_overheads(observed.overheads_s(values), drawn.overheads_s(values))
-    tokens, drawn_tokens = observed.tokens(values), drawn.tokens(values)
-    step_s = overheads_s + observed.passes_s(values)
-    drawn_s = np.maximum(drawn_overheads_s + drawn.passes_s(values), MIN_S)
+    observed = _setting_steps(values, decodes, point, decoded_at, OBSERVED)
+    drawn = _setting_steps(values, decodes, point, decoded_at, Resampled(np.random.default_rng(SEED)))
+    overhead_s, drawn_overhead_s = shrink_overheads(observed.overhead_s, drawn.overhead_s)
+    step_s = overhead_s + observed.pass_s
+    drawn_s = np.maximum(drawn_overhead_s + drawn.pass_s, MIN_S)
     if step_s.min() <= 0:
         raise InfeasibleError(EXTRAPOLATED)
-    speedups, drawn_speedups = tokens / step_s * observed.plain_s, drawn_tokens / drawn_s * drawn.plain_s[:, None]
+    speedups, drawn_speedups = observed.tokens / step_s * observed.plain_s, drawn.tokens / drawn_s * drawn.plain_s
+    predicted = predictions((observed.tokens, step_s, speedups), (drawn.tokens, drawn_s, drawn_speedups))
     options = []
-    for index, item in enumerate(fitting):
+    for index, (item, prediction) in enumerate(zip(fitting, predicted, strict=True)):
         setting = drafter.setting_with(item.values)
-        prediction = Prediction(
-            tokens_per_step=estimate(float(tokens[index]), drawn_tokens[:, index]),
-            step_s=estimate(float(step_s[index]), drawn_s[:, index]),
-            speedup=estimate(float(speedups[index]), drawn_speedups[:, index]),
-        )
         option = Option(
             drafter=setting,
             tree=chain(setting.longest_draft),
@@ -136,72 +133,53 @@ def predict_settings(
     return options
 
 
-class _SettingCosts:
-    """Tokens and seconds of steps with each setting at an operating point, (…): as observed, or draws."""
+class _SettingSteps(NamedTuple):
+    """Steps with several settings at an operating point, (…, settings): as observed, or draws."""
 
-    def __init__(
-        self,
-        profile: Profile,
-        point: OperatingPoint,
-        decodes: Sequence[tuple[float, MeasuredSettings]],
-        estimator: Estimator,
-    ) -> None:
-        for _, counted in decodes:
-            estimator.sequence_weights(counted.plain.count)  # draw these before those of replayed sequences
-        self._costs, self._estimator = pass_costs(point, estimator), estimator
-        self._decodes = []
-        """Weight, counts, and costs of the passes where they were decoded."""
-        for weight, counted in decodes:
-            decoded_at = point_of_decoding(profile, counted.sampling, counted.context_tokens)
-            costs = self._costs if decoded_at == point else pass_costs(decoded_at, estimator)
-            self._decodes.append((weight, counted, costs))
+    tokens: Float64
+    overhead_s: Float64
+    """Outside the target's pass."""
+    pass_s: Float64
+    """Mean of the target's pass."""
+    plain_s: Float64
+    """(…, 1): a plain step."""
 
-    @property
-    def max_nodes(self) -> int:
-        """Tokens of the largest pass that was timed, here and where the sequences were decoded."""
-        return min(self._costs.max_nodes, *(costs.max_nodes for _, _, costs in self._decodes))
 
-    @property
-    def plain_s(self) -> Float64:
-        return np.asarray(self._costs.plain_s[..., 0])
+def _setting_steps(
+    values: Sequence[Values],
+    decodes: Sequence[tuple[float, MeasuredSettings]],
+    point: OperatingPoint,
+    decoded_at: Sequence[OperatingPoint],
+    estimator: Estimator,
+) -> _SettingSteps:
+    """Return the steps of some settings, interpolated between the context lengths of the decoded sequences.
 
-    def tokens(self, values: Sequence[Values]) -> Float64:
-        """Return (…, settings): tokens per step."""
-        tokens = [weight * self._tokens(settings) for weight, _, settings, _ in self._measured(values)]
-        return np.asarray(np.sum(tokens, axis=0))
+    Args:
+        values: of the settings.
+        decodes: the measurements, with their weights.
+        point: the operating point.
+        decoded_at: where the passes of each measurement were timed.
+        estimator: of times, and how often each sequence counts.
+    """
+    for _, counted in decodes:
+        estimator.sequence_weights(counted.plain.count)  # draw these before those of replayed sequences
+    costs = pass_costs(point, estimator)
+    costs_of_decodes = [costs if timed == point else pass_costs(timed, estimator) for timed in decoded_at]
+    parts = []
+    for (weight, counted), decoding_costs in zip(decodes, costs_of_decodes, strict=True):
+        by_values = {setting.values: setting for setting in counted.settings}
+        decoded = [by_values[item].decoded for item in values]
+        sequences = [by_values[item].sequences for item in values]
+        decoding_s = decoding_costs.plain_s * relative_step_s(counted.plain, decoded, estimator)
+        overhead_s = decoding_s - _mean_passes_s(decoded, decoding_costs)
+        tokens = np.stack([_tokens_per_step(counts, estimator) for counts in sequences], axis=-1)
+        parts.append(weight * np.stack([tokens, overhead_s, _mean_passes_s(sequences, costs)]))
+    return _SettingSteps(*np.sum(parts, axis=0), plain_s=costs.plain_s)
 
-    def overheads_s(self, values: Sequence[Values]) -> Float64:
-        """Return (…, settings): seconds of a step outside the target's pass."""
-        overheads_s = []
-        for weight, plain, settings, costs in self._measured(values):
-            relative = relative_step_s(plain, [setting.decoded for setting in settings], self._estimator)
-            passes_s = np.stack([mean_pass_s(setting.decoded, costs) for setting in settings], axis=-1)
-            overheads_s.append(weight * (costs.plain_s[..., :1] * relative - passes_s))
-        return np.asarray(np.sum(overheads_s, axis=0))
 
-    def passes_s(self, values: Sequence[Values]) -> Float64:
-        """Return (…, settings): mean seconds of the target's pass in a step."""
-        passes_s = [weight * self._passes_s(settings) for weight, _, settings, _ in self._measured(values)]
-        return np.asarray(np.sum(passes_s, axis=0))
-
-    def _measured(
-        self, values: Sequence[Values]
-    ) -> Iterator[tuple[float, DecodedSequences, list[MeasuredSetting], StepCosts]]:
-        """Yield for each context length: weight, plain sequences, settings, and costs of the passes there."""
-        for weight, decodes, costs in self._decodes:
-            settings = {setting.values: setting for setting in decodes.settings}
-            yield weight, decodes.plain, [settings[item] for item in values], costs
-
-    def _tokens(self, settings: Sequence[MeasuredSetting]) -> Float64:
-        columns = []
-        for setting in settings:
-            tokens, steps = np.array(setting.sequences.tokens), np.array(setting.sequences.steps)
-            weights = self._estimator.sequence_weights(len(steps))
-            columns.append((weights @ tokens) / (weights @ steps))
-        return np.stack(columns, axis=-1)
-
-    def _passes_s(self, settings: Sequence[MeasuredSetting]) -> Float64:
-        return np.stack([mean_pass_s(setting.sequences, self._costs) for setting in settings], axis=-1)
+def _tokens_per_step(sequences: CountedSequences, estimator: Estimator) -> Float64:
+    weights = estimator.sequence_weights(sequences.count)
+    return np.asarray((weights @ np.array(sequences.tokens)) / (weights @ np.array(sequences.steps)))
 
 
 def shrink_overheads(observed_s: Float64, drawn_s: Float64) -> tuple[Float64, Float64]:
@@ -255,6 +233,11 @@ def relative_step_s(
     seconds = weights @ np.stack([decoded.seconds.samples_s for decoded in others], axis=-1)
     steps = weights @ np.stack([np.array(decoded.steps) for decoded in others], axis=-1)
     return np.asarray(seconds / steps / np.asarray(plain_s)[..., None])
+
+
+def _mean_passes_s(settings: Sequence[CountedSequences], costs: StepCosts) -> Float64:
+    """Return (…, settings)."""
+    return np.stack([mean_pass_s(sequences, costs) for sequences in settings], axis=-1)
 
 
 def mean_pass_s(sequences: CountedSequences, costs: StepCosts) -> Float64:

@@ -12,9 +12,9 @@ import numpy as np
 from treeopt.arrays import Float64, Int64
 from treeopt.errors import InfeasibleError
 from treeopt.planner.model import StepModel
-from treeopt.planner.options import Prediction
+from treeopt.planner.options import Prediction, predictions
 from treeopt.planner.replay import Replay
-from treeopt.planner.resampling import draw_ratios, estimate
+from treeopt.planner.resampling import draw_ratios
 from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting, pool_nodes
 
 FLAT = 1.5
@@ -76,14 +76,13 @@ def predict_dynamic(replay: Replay, model: StepModel, tree: DynamicTree) -> Pred
     nodes, widths = np.array([tree.nodes]), np.array([tree.draft_widths])
     counts = replay.count_steps(tree.top_k, tree.depth, nodes)
     tokens, step_s = counts.tokens_per_step, model.costs.step_s(nodes, widths)
-    drawn_tokens = draw_ratios(counts.tokens[:, 0], counts.steps[:, 0])
+    drawn_tokens = draw_ratios(counts.tokens[:, 0], counts.steps[:, 0])[:, None]
     drawn_s = model.drawn_costs.step_s(nodes, widths)
-    drawn_speedups = model.drawn_costs.speedup(drawn_tokens[:, None], drawn_s[..., 0][:, None])[:, 0]
-    return Prediction(
-        tokens_per_step=estimate(float(tokens[0]), drawn_tokens),
-        step_s=estimate(float(step_s[0]), drawn_s[..., 0]),
-        speedup=estimate(float(model.costs.speedup(tokens, step_s)[0]), drawn_speedups),
+    (prediction,) = predictions(
+        (tokens, step_s, model.costs.speedup(tokens, step_s)),
+        (drawn_tokens, drawn_s, model.drawn_costs.speedup(drawn_tokens, drawn_s)),
     )
+    return prediction
 
 
 def specexec_settings(model: StepModel) -> tuple[SpecExecSetting, ...]:

@@ -16,9 +16,9 @@ import numpy as np
 from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64
 from treeopt.planner.costs import StepCosts, sizes, step_costs
-from treeopt.planner.options import DRAFT_MODEL, Option, Prediction
+from treeopt.planner.options import DRAFT_MODEL, Option, predictions
 from treeopt.planner.request import PlanRequest
-from treeopt.planner.resampling import Resampled, estimates, near_best
+from treeopt.planner.resampling import Resampled, near_best
 from treeopt.planner.tokens import TokenModel, token_models
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.operating_point import OperatingPoint
@@ -101,15 +101,11 @@ class StepModel(ArrayRecord):
 
     def predict_all(self, trees: Sequence[TokenTree]) -> tuple[Option, ...]:
         """Return each tree with its prediction; raises as `predict` does."""
-        tokens = np.array([self.tokens_per_step(tree) for tree in trees])
+        tokens, drawn_tokens = np.array([self.tokens_per_step(tree) for tree in trees]), self.draw_tokens(trees)
         step_s, drawn_s = self.costs.step_s(*sizes(trees)), self.drawn_costs.step_s(*sizes(trees))
-        drawn_tokens = self.draw_tokens(trees)
-        columns = zip(
-            trees,
-            estimates(tokens, drawn_tokens),
-            estimates(step_s, drawn_s),
-            estimates(self.costs.speedup(tokens, step_s), self.drawn_costs.speedup(drawn_tokens, drawn_s)),
-            strict=True,
+        predicted = predictions(
+            (tokens, step_s, self.costs.speedup(tokens, step_s)),
+            (drawn_tokens, drawn_s, self.drawn_costs.speedup(drawn_tokens, drawn_s)),
         )
         return tuple(
             Option(
@@ -117,9 +113,9 @@ class StepModel(ArrayRecord):
                 tree=tree,
                 rule=self.acceptance.rule,
                 verify_tokens=int(self.costs.verify.padded[tree.nodes]),
-                prediction=Prediction(tokens_per_step=tokens_per_step, step_s=seconds, speedup=speedup),
+                prediction=prediction,
             )
-            for tree, tokens_per_step, seconds, speedup in columns
+            for tree, prediction in zip(trees, predicted, strict=True)
         )
 
 

@@ -1,11 +1,13 @@
 """Options to decode with, and their predicted speed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, ClassVar
 
 from treeopt.array_record import ShortRepr
+from treeopt.arrays import Float64
+from treeopt.planner.resampling import estimates
 from treeopt.records.latency import Estimate
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.tabular import Row
@@ -41,6 +43,17 @@ class Prediction(ShortRepr):
             **self.step_s.named_fields("step_s"),
             **self.speedup.named_fields("speedup"),
         }
+
+
+def predictions(observed: Sequence[Float64], drawn: Sequence[Float64]) -> list[Prediction]:
+    """Return the prediction of each option.
+
+    Args:
+        observed: tokens per step, seconds of a step and speedups, (options,) each.
+        drawn: draws of them, (draws, options) each.
+    """
+    columns = zip(*map(estimates, observed, drawn), strict=True)
+    return [Prediction(tokens_per_step=tokens, step_s=seconds, speedup=speedup) for tokens, seconds, speedup in columns]
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
