@@ -5,7 +5,6 @@ All trees and options share the same draws, so that they can be compared within 
 
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Protocol
 
 import numpy as np
 
@@ -22,30 +21,22 @@ MOST_SPREAD = 0.3
 """Limit of the shared spread, so that no draw of a time comes near 0."""
 
 
-class Estimator(Protocol):
-    """Turns measurements into numbers; any leading axes hold draws."""
+class Estimator:
+    """Turns measurements into numbers: every measurement as it is.  In subclasses leading axes hold draws."""
 
     def medians_s(self, timings: tuple[Timing, ...]) -> Float64:
         """Return (…, len(timings)): seconds."""
-
-    def sequence_weights(self, sequences: int) -> Int64:
-        """Return (…, sequences): how often each sequence counts."""
-
-
-class Observed:
-    """Every measurement as it is."""
-
-    def medians_s(self, timings: tuple[Timing, ...]) -> Float64:
         return np.array([timing.median_s for timing in timings])
 
     def sequence_weights(self, sequences: int) -> Int64:
+        """Return (…, sequences): how often each sequence counts."""
         return np.ones(sequences, np.int64)
 
 
-OBSERVED = Observed()
+OBSERVED = Estimator()
 
 
-class Resampled:
+class Resampled(Estimator):
     """Bootstrap draws of the measurements, (draws, …)."""
 
     def __init__(self, generator: np.random.Generator) -> None:
