@@ -137,8 +137,8 @@ class Recording:
         return DraftRecord(
             pair=f"{self._target.name} + {self._draft.name}",
             created=now(),
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
+            temperature=float(sampling.temperature),
+            top_p=float(sampling.top_p),
             target_top_k=sampling.top_k,
             depth=self._size.depth,
             sequence_starts=_starts([roots]),

@@ -145,11 +145,9 @@ class TestMalformedFiles:
     "changes",
     [
         changed("log_probs", (0, 1), -np.inf),  # a token that the draft never takes
-        {"temperature": 0, "top_p": 1, "target_top_k": np.int32(0), "depth": np.int64(3)},
         {name: getattr(RECORD, name).astype(np.int64) for name in ("parent", "rank", "accepted_ranks")},
         {name: getattr(RECORD, name).astype(np.int32) for name in ("sequence_starts", "node_starts")},
         {"log_probs": RECORD.log_probs.astype(np.float64)},
-        {"parent": RECORD.parent.tolist()},
     ],
     ids=str,
 )
@@ -169,12 +167,6 @@ def test_valid_record_can_be_saved_and_loaded(path, changes):
             (wrapped(name), f"{name}: expected")
             for name in ("sequence_starts", "node_starts", "parent", "rank", "accepted_ranks")
         ),
-        ({"parent": RECORD.parent.astype(np.float32)}, "parent: expected signed integers"),
-        ({"rank": RECORD.rank.astype(np.uint32)}, "rank: expected signed integers"),
-        ({"accepted_ranks": RECORD.accepted_ranks[0]}, "accepted_ranks: expected .* 2 dimensions"),
-        ({"log_probs": RECORD.log_probs.astype("U8")}, "log_probs: expected floating-point numbers"),
-        ({"pair": None}, "pair: expected text"),
-        ({"created": 3}, "created: expected text"),
         ({"temperature": np.nan}, "temperature: expected"),
         ({"target_top_k": 1.5}, "top_k: expected a whole number"),
     ],

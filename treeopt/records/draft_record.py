@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from treeopt.arguments import check_integer, check_text
 from treeopt.array_record import ArrayRecord, freeze
 from treeopt.arrays import Float32, Int32, Int64
 from treeopt.errors import InvalidValueError
@@ -21,7 +20,6 @@ from treeopt.records.sampling import Sampling
 FORMAT = "treeopt-draft-record"
 VERSION = 1
 MAX_BYTES = 1_000_000_000
-_KINDS = {"i": "signed integers", "f": "floating-point numbers"}
 _ARRAYS = (
     ("sequence_starts", np.int64, 1),
     ("node_starts", np.int64, 1),
@@ -44,7 +42,7 @@ class DraftRecord(ArrayRecord):
 
     Arrays are converted to the dtypes below.
 
-    Raises InvalidValueError naming the first array whose type or shape is invalid.
+    Raises InvalidValueError naming the first array whose shape or content is invalid.
     """
 
     _shown: ClassVar[tuple[str, ...]] = ("pair", "temperature", "sequences", "roots", "depth", "top_k", "log_probs")
@@ -91,7 +89,7 @@ class DraftRecord(ArrayRecord):
         return len(self.sequence_starts) - 1
 
     def __post_init__(self) -> None:
-        self._check_kinds()
+        Sampling(self.temperature, self.top_p, self.target_top_k)  # raises
         _check_starts("sequence_starts", self.sequence_starts, self.roots)
         _check_starts("node_starts", self.node_starts, len(self.parent))
         if self.top_k < 1 or self.depth < 1 or self.accepted_ranks.shape != (self.roots, self.depth):
@@ -111,24 +109,6 @@ class DraftRecord(ArrayRecord):
             for name, dtype, _ in _ARRAYS:
                 object.__setattr__(self, name, getattr(self, name).astype(dtype, copy=False))
         freeze(self)
-
-    def _check_kinds(self) -> None:
-        # conversion to the dtypes above comes after the checks: it could wrap invalid values around
-        for name in ("pair", "created"):
-            check_text(name, getattr(self, name))
-        sampling = Sampling(self.temperature, self.top_p, self.target_top_k)
-        object.__setattr__(self, "temperature", float(sampling.temperature))
-        object.__setattr__(self, "top_p", float(sampling.top_p))
-        object.__setattr__(self, "target_top_k", int(sampling.top_k))
-        object.__setattr__(self, "depth", check_integer("depth", self.depth))
-        for name, dtype, dimensions in _ARRAYS:
-            array = np.asarray(getattr(self, name))
-            kind = np.dtype(dtype).kind
-            if array.dtype.kind != kind or array.ndim != dimensions:
-                raise InvalidValueError(
-                    f"{name}: expected {_KINDS[kind]}, {dimensions} dimensions. Got {array.dtype}, shape {array.shape}."
-                )
-            object.__setattr__(self, name, array)
 
     def _check_nodes(self) -> None:
         start = np.repeat(self.node_starts[:-1], np.diff(self.node_starts))
