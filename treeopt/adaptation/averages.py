@@ -16,7 +16,7 @@ import numpy as np
 from treeopt.adaptation.strategy import Strategy
 from treeopt.arrays import Float64
 from treeopt.records.acceptance_counts import REJECTED
-from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.records.accepted_ranks import AcceptedRanks, step_starts
 from treeopt.runtime.decoding.observer import StepSeconds
 from treeopt.trees import TokenTree
 
@@ -61,25 +61,23 @@ class Visits:
         self.tree = tree
         self.paths: list[tuple[int, ...]] = []
         """The accepted path of every step since the last `take`."""
-        self._shape = 2, depths, ranks
-        cells, nodes, signs = [], [], []
-        for node in np.flatnonzero((tree.depth > 0) & (tree.depth <= depths) & (tree.rank < ranks)).tolist():
-            parent, cell = int(tree.parents[node]), (int(tree.depth[node]) - 1) * ranks + int(tree.rank[node])
-            earlier = range(int(tree.first_child[parent]), node)  # siblings are neighbours
-            nodes += [parent, *earlier, node]
-            signs += [1.0, *[-1.0] * len(earlier), 1.0]
-            cells += [*[cell] * (1 + len(earlier)), depths * ranks + cell]
-        self._cells, self._nodes, self._signs = np.array(cells, np.int64), np.array(nodes, np.int64), np.array(signs)
+        self._shape = depths, ranks
+        self._nodes = np.flatnonzero((tree.depth > 0) & (tree.depth <= depths) & (tree.rank < ranks))
 
     def take(self) -> Outcomes:
         """Return the outcomes of the paths, and remove the paths.
 
         A child is tried as often as its parent was visited, minus the visits of its earlier siblings.
         """
-        visits = np.bincount(list(chain.from_iterable(self.paths)), minlength=self.tree.nodes)
+        tree, nodes, outcomes = self.tree, self._nodes, Outcomes.none(*self._shape)
+        visits = np.bincount(list(chain.from_iterable(self.paths)), minlength=tree.nodes)
         self.paths.clear()
-        counts = np.bincount(self._cells, self._signs * visits[self._nodes], math.prod(self._shape))
-        return Outcomes(*counts.reshape(self._shape))
+        earlier, parents = np.cumsum(visits) - visits, tree.parents[nodes]
+        tried = visits[parents] - (earlier[nodes] - earlier[tree.first_child[parents]])  # siblings are neighbours
+        cells = tree.depth[nodes] - 1, tree.rank[nodes]
+        np.add.at(outcomes.tried, cells, tried)
+        np.add.at(outcomes.accepted, cells, visits[nodes])
+        return outcomes
 
 
 class AcceptanceAverage:
@@ -247,17 +245,10 @@ def replay_outcomes(ranks: AcceptedRanks, tree: TokenTree, depths: int, branchin
     """
     outcomes = Outcomes.none(depths, branching)
     columns = np.arange(branching)
-    tokens = np.concatenate(ranks.step_tokens(tree))
-    starts, first = [], 0
-    for length in map(len, ranks.ranks):
-        position = first
-        first += length
-        while position < first - tree.max_depth:  # later steps may not fit
-            starts.append(position)
-            position += int(tokens[position])
-    positions, accepted = np.array(starts, np.int64), np.concatenate(ranks.ranks)
-    for depth in range(min(tree.max_depth, depths)):
-        rank = accepted[positions[tokens[positions] > depth] + depth]
-        outcomes.tried[depth] += (columns <= np.where(rank == REJECTED, branching, rank)[:, None]).sum(axis=0)
-        outcomes.accepted[depth] += (columns == rank[:, None]).sum(axis=0)
+    for accepted, tokens in zip(ranks.ranks, ranks.step_tokens(tree), strict=True):
+        starts = step_starts(tokens, tree.max_depth)
+        for depth in range(min(tree.max_depth, depths)):
+            rank = accepted[starts[tokens[starts] > depth] + depth]
+            outcomes.tried[depth] += (columns <= np.where(rank == REJECTED, branching, rank)[:, None]).sum(axis=0)
+            outcomes.accepted[depth] += (columns == rank[:, None]).sum(axis=0)
     return outcomes

@@ -44,8 +44,7 @@ class Dependence:
         expected, weight = self.table.expected_tokens(tree), self.weight(tree)
         if weight == 0:
             return expected
-        tokens, steps = self.accepted_ranks.replay(tree)
-        ratio = tokens.sum() / steps.sum() / self._replayed_table.expected_tokens(tree)
+        ratio = self.accepted_ranks.replay(tree).tokens_per_step / self._replayed_table.expected_tokens(tree)
         return float(expected * (1 - weight + weight * ratio))
 
     def deviations(self, tree: TokenTree) -> Float64:

@@ -11,27 +11,13 @@ from functools import cached_property
 
 import numpy as np
 
-from treeopt.arrays import Float32, Float64, Int64
+from treeopt.arrays import Float32, Int64
 from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.records.accepted_ranks import ReplayResult
 from treeopt.records.draft_record import DraftRecord
 
 NEVER = np.iinfo(np.int64).max
 """In place of a number of draft nodes, for a node that is not drafted."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepCounts:
-    """Tokens and steps of J sequences, for each of several numbers of nodes."""
-
-    tokens: Int64
-    """int64 (J, sizes): committed tokens."""
-    steps: Int64
-    """int64 (J, sizes)."""
-
-    @property
-    def tokens_per_step(self) -> Float64:
-        """float64 (sizes,): over all sequences together."""
-        return np.asarray(self.tokens.sum(axis=0) / self.steps.sum(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +36,7 @@ class Replay:
 
     record: DraftRecord
 
-    def count_steps(self, top_k: int, depth: int, nodes: Int64) -> StepCounts:
+    def count_steps(self, top_k: int, depth: int, nodes: Int64) -> ReplayResult:
         """Return the steps of all sequences with trees of one top-k and depth, for each number of nodes (sizes,).
 
         Raises InfeasibleError for a top-k or depth beyond the record's.
@@ -66,7 +52,7 @@ class Replay:
             root += np.where(running, committed, 0)
             tokens += np.where(running, committed, 0)
             steps += running
-        return StepCounts(tokens, steps)
+        return ReplayResult(tokens, steps)
 
     def _needed(self, top_k: int, depth: int) -> Int64:
         """Return int64 (depth, R): draft nodes to pick until the target's node of each depth is among them."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from treeopt.arguments import check_list, to_int_array
 from treeopt.array_record import ArrayRecord
-from treeopt.arrays import Int64
+from treeopt.arrays import Float64, Int64
 from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.records.acceptance import AcceptanceTable
@@ -23,12 +23,17 @@ from treeopt.trees.token_tree import TokenTree
 
 
 class ReplayResult(NamedTuple):
-    """The replay of J sequences with one tree."""
+    """The replay of J sequences with one tree; of dynamic trees, for each of several numbers of nodes."""
 
     tokens: Int64
-    """int64 (J,): tokens that complete steps committed."""
+    """int64 (J,) or (J, sizes): tokens that complete steps committed."""
     steps: Int64
-    """int64 (J,)."""
+    """int64, of the same shape."""
+
+    @property
+    def tokens_per_step(self) -> Float64:
+        """float64 () or (sizes,): over all sequences together."""
+        return np.asarray(self.tokens.sum(axis=0) / self.steps.sum(axis=0))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -52,7 +57,8 @@ class ReplayedRanks(ArrayRecord):
         """Replay the tree from each sequence's start, up to the last step that the sequence's end cannot truncate."""
         key = tree.parents.tobytes()
         if key not in self._replays:
-            totals = [_walk_steps(tokens.tolist(), tree.max_depth) for tokens in self.step_tokens(tree)]
+            walked = [(tokens, step_starts(tokens, tree.max_depth)) for tokens in self.step_tokens(tree)]
+            totals = [(tokens[starts].sum(), len(starts)) for tokens, starts in walked]
             self._replays[key] = ReplayResult(*np.array(totals, np.int64).T)
         return self._replays[key]
 
@@ -194,13 +200,18 @@ def _count_step_tokens(tree: TokenTree, ranks: Int64) -> Int64:
     return tokens
 
 
-def _walk_steps(step_tokens: Sequence[int], max_depth: int) -> tuple[int, int]:
-    """Return the tokens and steps of one sequence, up to where fewer than `max_depth` positions are left."""
-    position = steps = 0
-    while position < len(step_tokens) - max_depth:
-        position += step_tokens[position]
-        steps += 1
-    return position, steps
+def step_starts(step_tokens: Int64, max_depth: int) -> Int64:
+    """Return the positions of one sequence at which the steps of a replay start, up to the last that its end cannot truncate.
+
+    Args:
+        step_tokens: (positions,), of steps with a tree.
+        max_depth: of the tree.
+    """
+    starts, position, tokens = list[int](), 0, step_tokens.tolist()
+    while position < len(tokens) - max_depth:
+        starts.append(position)
+        position += tokens[position]
+    return np.array(starts, np.int64)
 
 
 def _pad(rows: list[list[int]], depths: int) -> Int64:
