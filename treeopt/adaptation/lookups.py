@@ -13,7 +13,6 @@ from treeopt.adaptation.strategy import LOOKUP, PredictedRate, Strategy, describ
 from treeopt.errors import InfeasibleError
 from treeopt.planner.curves import MIN_S
 from treeopt.planner.drafter_costs import mean_pass_s, pass_costs, point_of_decoding, predict_settings
-from treeopt.planner.options import Option
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.lookup_replay import LookupReplay, ReplayedSteps
@@ -28,24 +27,39 @@ MIN_REPLAYED = 32
 """Fewest new tokens per replay."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredLookup:
-    """The measurement of one setting in a profile."""
+@dataclass(eq=False, kw_only=True)
+class Lookup:
+    """One setting: its measurement in a profile, and the exponential average of its tokens and drafts per step."""
 
     setting: PromptLookupSetting
     tokens_per_step: float
+    """In the profile, as the next two."""
     step_s: float
     overhead_s: float
     """The part of `step_s` outside the target's pass."""
 
+    def __post_init__(self) -> None:
+        self.forget()
+
     @property
     def tokens_per_s(self) -> float:
+        """In the profile."""
         return self.tokens_per_step / self.step_s
 
+    def forget(self) -> None:
+        self.replayed = 0
+        """Tokens since the start."""
+        self.tokens = PROFILE_TOKENS
+        self.steps = self.drafted = PROFILE_TOKENS / self.tokens_per_step
 
-def measured_lookups(
-    profile: Profile, costs: ContextCosts, sampling: Sampling, max_nodes: int
-) -> tuple[MeasuredLookup, ...]:
+    def add(self, replayed: ReplayedSteps) -> None:
+        keep = 0.5 ** (replayed.tokens / HALF_LIFE_TOKENS)
+        self.replayed += replayed.tokens
+        before = self.tokens, self.steps, self.drafted
+        self.tokens, self.steps, self.drafted = (keep * old + new for old, new in zip(before, replayed, strict=True))
+
+
+def measured_lookups(profile: Profile, costs: ContextCosts, sampling: Sampling, max_nodes: int) -> tuple[Lookup, ...]:
     """Return the settings that were measured with single sequences and this sampling, at the nearest context."""
     drafters = [drafter for drafter in profile.drafters if drafter.name == LOOKUP]
     decodes = drafters[0].decodes_at(sampling.temperature) if drafters and costs.batch_size == 1 else ()
@@ -57,23 +71,25 @@ def measured_lookups(
     options = predict_settings(profile, drafters[0], [nearest], point, max_nodes=min(max_nodes, costs.max_nodes))
     passes, measured = pass_costs(point), {item.values: item for item in nearest.settings}
 
-    def measured_lookup(option: Option) -> MeasuredLookup:
+    lookups = []
+    for option, _ in options:
         setting, step_s = option.drafter.parameters, option.step_s.value
         assert isinstance(setting, PromptLookupSetting)  # those of prompt lookup
         pass_s = float(mean_pass_s(measured[option.drafter.values].sequences, passes))
-        return MeasuredLookup(
-            setting=setting,
-            tokens_per_step=option.tokens_per_step.value,
-            step_s=step_s,
-            overhead_s=step_s - pass_s,
+        lookups.append(
+            Lookup(
+                setting=setting,
+                tokens_per_step=option.tokens_per_step.value,
+                step_s=step_s,
+                overhead_s=step_s - pass_s,
+            )
         )
-
-    return tuple(measured_lookup(option) for option, _ in options)
+    return tuple(lookups)
 
 
 def one_of_each_length(
-    measured: Sequence[MeasuredLookup], max_nodes: int, first: PromptLookupSetting | None = None
-) -> tuple[MeasuredLookup, ...]:
+    measured: Sequence[Lookup], max_nodes: int, first: PromptLookupSetting | None = None
+) -> tuple[Lookup, ...]:
     """Return the fastest setting of each default draft length, and the one in use.
 
     Other n-grams find nearly the same drafts.  Lengths that were not measured take n-gram and overhead of the fastest.
@@ -88,33 +104,13 @@ def one_of_each_length(
     return (*lookups.values(), *in_use)
 
 
-class LookupAverage:
-    """Exponential average of tokens and drafts per step of one setting."""
-
-    def __init__(self, measured: MeasuredLookup) -> None:
-        self.measured = measured
-        self.forget()
-
-    def forget(self) -> None:
-        self.replayed = 0
-        """Tokens since the start."""
-        self.tokens = PROFILE_TOKENS
-        self.steps = self.drafted = PROFILE_TOKENS / self.measured.tokens_per_step
-
-    def add(self, replayed: ReplayedSteps) -> None:
-        keep = 0.5 ** (replayed.tokens / HALF_LIFE_TOKENS)
-        self.replayed += replayed.tokens
-        before = self.tokens, self.steps, self.drafted
-        self.tokens, self.steps, self.drafted = (keep * old + new for old, new in zip(before, replayed, strict=True))
-
-
 class Lookups:
     """The settings of prompt lookup, replayed along the decoded sequence."""
 
-    def __init__(self, measured: Sequence[MeasuredLookup], costs: ContextCosts) -> None:
+    def __init__(self, measured: Sequence[Lookup], costs: ContextCosts) -> None:
         self._costs = costs
         self._replay = LookupReplay([lookup.setting for lookup in measured])
-        self._averages = {lookup.setting: LookupAverage(lookup) for lookup in measured}
+        self._averages = {lookup.setting: lookup for lookup in measured}
 
     def check(self, setting: PromptLookupSetting) -> None:
         """Raise InfeasibleError for a setting that was not measured."""
@@ -152,5 +148,5 @@ class Lookups:
     def prediction(self, setting: PromptLookupSetting, context: int) -> PredictedRate:
         average = self._averages[setting]
         plain_s, pass_s = self._costs.pass_s(context)[[1, setting.max_nodes]]
-        step_s = average.measured.overhead_s + plain_s + average.drafted / average.steps * (pass_s - plain_s)
+        step_s = average.overhead_s + plain_s + average.drafted / average.steps * (pass_s - plain_s)
         return PredictedRate(setting, average.tokens / average.steps, max(MIN_S, float(step_s)))
