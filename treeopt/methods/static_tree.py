@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from treeopt.methods.method import Inputs, Method
 from treeopt.planner import StepModel, requested_plan
@@ -47,14 +48,11 @@ def plan_k_sequences(inputs: Inputs) -> Method:
     return _method("k-sequences", inputs, model, max(_sequences(model), key=model.speedup))
 
 
-def plan_top_k_tree(inputs: Inputs) -> Method:
-    """Return the fastest tree of the most likely children, verified by the rule `target`."""
-    return _fastest_tree("top-k-tree", inputs, "target")
-
-
-def plan_sequoia(inputs: Inputs) -> Method:
-    """Return the fastest tree of children sampled without replacement, by Sequoia's rule (Chen et al., 2024)."""
-    return _fastest_tree("sequoia", inputs, "sequoia")
+def plan_tree(name: str, rule: str, inputs: Inputs) -> Method:
+    """Return the fastest tree under a rule."""
+    model = inputs.step_model(rule)
+    tree = requested_plan(inputs.profile, replace(inputs.request, rule=model.acceptance.rule)).tree.tree
+    return _method(name, inputs, model, tree if tree.nodes > 1 else chain(1))
 
 
 def plan_best_rule(inputs: Inputs) -> Method:
@@ -67,16 +65,10 @@ PLANNERS: dict[str, Callable[[Inputs], Method]] = {
     "chain": plan_chain,
     "osd": plan_learning_chain,
     "k-sequences": plan_k_sequences,
-    "top-k-tree": plan_top_k_tree,
-    "sequoia": plan_sequoia,
+    "top-k-tree": partial(plan_tree, "top-k-tree", "target"),  # the most likely children
+    "sequoia": partial(plan_tree, "sequoia", "sequoia"),  # children sampled without replacement (Chen et al., 2024)
 }
 """The planner of each method by its name."""
-
-
-def _fastest_tree(name: str, inputs: Inputs, rule: str) -> Method:
-    model = inputs.step_model(rule)
-    tree = requested_plan(inputs.profile, replace(inputs.request, rule=model.acceptance.rule)).tree.tree
-    return _method(name, inputs, model, tree if tree.nodes > 1 else chain(1))
 
 
 def _sequences(model: StepModel) -> Iterator[TokenTree]:
