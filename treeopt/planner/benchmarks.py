@@ -123,13 +123,8 @@ def _model(profile: Profile, tokens: TokenModel, batch_size: int) -> StepModel |
 
 
 def _predictions(model: StepModel, trees: Sequence[TokenTree]) -> dict[TokenTree, Option]:
-    predictions = {}
-    for tree in trees:
-        try:
-            predictions[tree] = model.predict(tree)
-        except InfeasibleError:  # larger than what was measured
-            continue
-    return predictions
+    """Return the prediction of each tree that is not larger than what was measured."""
+    return {tree: model.predict(tree) for tree in trees if model.covers(tree)}
 
 
 def at_pace(model: StepModel, pace: Pace) -> StepModel:
@@ -166,13 +161,10 @@ def tree_prediction(option: Option, at_pace: PacedPrediction | None = None) -> T
 
 def predict_at_pace(model: StepModel | None, tree: TokenTree, pace: Pace | None) -> PacedPrediction | None:
     """Return the prediction for a tree; None without a model or a pace, or beyond what was measured."""
-    if model is None or pace is None:
+    if model is None or pace is None or not model.covers(tree):
         return None
     scaled = at_pace(model, pace)
-    try:
-        return PacedPrediction(step_s=scaled.step_s(tree), speedup=scaled.speedup(tree))
-    except InfeasibleError:
-        return None
+    return PacedPrediction(step_s=scaled.step_s(tree), speedup=scaled.speedup(tree))
 
 
 def _scaled(curve: Curve, ratios: tuple[float, float], pace: Pace) -> Curve:
