@@ -11,7 +11,7 @@ from treeopt.planner.options import Option
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import Schedule
-from treeopt.planner.segments import Segment, find_winners, winner_ranges
+from treeopt.planner.segments import Segment, find_winners
 from treeopt.planner.tokens import token_models
 from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
@@ -91,7 +91,7 @@ def drafters_over_contexts(
             context_tokens=ends,
             option=predictions[ends[0], index],
         )
-        for ends, index in winner_ranges(find_winners(contexts, fastest), contexts[-1])
+        for ends, index in find_winners(contexts, fastest)
         if index is not None
     )
 

@@ -7,6 +7,7 @@ from treeopt.arguments import check_flag, check_integer, check_number, check_tex
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner.options import OBJECTIVES
+from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
 
 
@@ -101,6 +102,14 @@ class Memory(ShortRepr):
     def sequences(self, context_tokens: int, nodes: int = 1) -> int:
         """Return how many sequences fit with trees of `nodes` nodes; 1 is plain decoding."""
         return max(0, self.total_bytes - self.weight_bytes) // (self.kv_bytes * (context_tokens + nodes))
+
+
+def limit_nodes(measured: int, request: PlanRequest, memory: Memory | None, point: OperatingPoint) -> int:
+    """Return the most nodes that were measured, that the request allows, and that fit in memory at a point."""
+    limits = [measured] if request.max_nodes is None else [measured, request.max_nodes]
+    if memory is not None:
+        limits.append(memory.max_nodes(point.context_tokens, point.batch_size))
+    return min(limits)
 
 
 def device_memory(profile: Profile, total_bytes: int) -> Memory:

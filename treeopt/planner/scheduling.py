@@ -17,8 +17,8 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.planning import RuleTrees, check_profile, fastest_tree_and_chain, plan_rules, select_acceptances
-from treeopt.planner.request import Memory, PlanRequest, device_memory
-from treeopt.planner.segments import CLOSE, Segment, find_winners, winner_ranges
+from treeopt.planner.request import Memory, PlanRequest, device_memory, limit_nodes
+from treeopt.planner.segments import Segment, find_winners, first_fastest
 from treeopt.planner.tokens import token_models
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
@@ -179,9 +179,7 @@ class _Scheduler:
         for batch in sorted({batch for batch, _ in self._points}):
             contexts = [context for size, context in self._points if size == batch]
             winners = find_winners(contexts, lambda context, batch=batch: self._fastest(batch, context))  # type: ignore[misc]
-            segments += [
-                self._segment((batch, batch), ends, choice) for ends, choice in winner_ranges(winners, contexts[-1])
-            ]
+            segments += [self._segment((batch, batch), ends, choice) for ends, choice in winners]
         return segments
 
     def over_batch_sizes(self) -> list[Segment]:
@@ -190,18 +188,15 @@ class _Scheduler:
             batches = [batch for batch, length in self._points if length == context]
             if len(batches) > 1:
                 winners = self._searched_winners(batches, context)
-                segments += [
-                    self._segment(ends, (context, context), choice)
-                    for ends, choice in winner_ranges(winners, batches[-1])
-                ]
+                segments += [self._segment(ends, (context, context), choice) for ends, choice in winners]
         return segments
 
-    def _searched_winners(self, batches: Sequence[int], context: int) -> dict[int, Choice]:
-        """Return the fastest choices by the batch size at which they begin; searches for new ones at every switch."""
+    def _searched_winners(self, batches: Sequence[int], context: int) -> list[tuple[tuple[int, int], Choice]]:
+        """Return the fastest choices with their ranges of batch sizes; searches for new ones at every switch."""
         searched = set(batches)
         while True:
             winners = find_winners(batches, lambda batch: self._fastest(batch, context))
-            neighbours = {batch for start in winners for batch in (start - 1, start) if start != batches[0]} - searched
+            neighbours = {batch for (start, _), _ in winners[1:] for batch in (start - 1, start)} - searched
             if not neighbours:
                 return winners
             for batch in neighbours:
@@ -229,11 +224,7 @@ class _Scheduler:
                 speedups |= zip(((rule, tree) for tree in trees), model.speedups(trees).tolist(), strict=True)
         rules = list(self._tokens)
         ordered = sorted(speedups, key=lambda choice: (choice[1].nodes, rules.index(choice[0])))
-        winner = ordered[0]
-        for choice in ordered:
-            if speedups[choice] > speedups[winner] * (1 + CLOSE):
-                winner = choice
-        return winner
+        return ordered[first_fastest([speedups[choice] for choice in ordered])]
 
     def _models(self, batch: int, context: int) -> dict[str, StepModel]:
         """Return the model of each rule at an operating point."""
@@ -246,10 +237,7 @@ class _Scheduler:
 
     def _trees(self, model: StepModel) -> RuleTrees:
         """Return the trees that were measured and fit in memory, solved once per acceptance and size."""
-        point = model.point
-        max_nodes = min(point.max_nodes, self._request.max_nodes or point.max_nodes)
-        if self._memory is not None:
-            max_nodes = min(max_nodes, self._memory.max_nodes(point.context_tokens, point.batch_size))
+        max_nodes = limit_nodes(model.point.max_nodes, self._request, self._memory, model.point)
         key = id(model.tokens), max_nodes  # ids are unique, because the models live as long as the scheduler
         if key not in self._solved:
             self._solved[key] = RuleTrees.solve(model, max_nodes, self._request)

@@ -1,8 +1,8 @@
 """Ranges of context lengths and batch sizes in which one option is the fastest, and the fastest chain by batch size."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TypeVar
 
 from treeopt.array_record import ShortRepr
@@ -45,34 +45,40 @@ class Segment(ShortRepr):
         }
 
 
-def find_winners(measured: Sequence[int], fastest: Callable[[int], Choice]) -> dict[int, Choice]:
-    """Return each choice by the number from which it is the fastest, found by bisection between different neighbours.
+def find_winners(measured: Sequence[int], fastest: Callable[[int], Choice]) -> list[tuple[tuple[int, int], Choice]]:
+    """Return each choice with the range, both ends included, in which it is the fastest, in increasing order.
+
+    Where it switches is found by bisection between different neighbours.
 
     Args:
-        measured: increasing numbers; the first choice begins at the first.
+        measured: increasing numbers; the ranges cover all from the first to the last.
         fastest: returns the fastest choice at a number.
     """
     winners = {value: fastest(value) for value in measured}
-    starts = {measured[0]}
+    switches = set[int]()
     pending = list(pairwise(measured))
     while pending:
         low, high = pending.pop()
         if winners[low] == winners[high]:
             continue
         if high - low == 1:
-            starts.add(high)
+            switches.add(high)
             continue
         middle = (low + high) // 2
         winners[middle] = fastest(middle)
         pending += [(low, middle), (middle, high)]
-    return {start: winners[start] for start in starts}
-
-
-def winner_ranges(winners: Mapping[int, Choice], last: int) -> list[tuple[tuple[int, int], Choice]]:
-    """Return each choice with the range, both ends included, in which it is the fastest, in increasing order."""
-    starts = sorted(winners)
-    ends = [*(start - 1 for start in starts[1:]), last]
+    starts = [measured[0], *sorted(switches)]
+    ends = [*(start - 1 for start in starts[1:]), measured[-1]]
     return [((start, end), winners[start]) for start, end in zip(starts, ends, strict=True)]
+
+
+def first_fastest(speedups: Sequence[float]) -> int:
+    """Return the index of the largest speedup, of equal ones the first."""
+    best = 0
+    for index, speedup in enumerate(speedups):
+        if speedup > speedups[best] * (1 + CLOSE):
+            best = index
+    return best
 
 
 def fastest_length(model: StepModel, *, max_length: int | None = None) -> int:
@@ -83,12 +89,7 @@ def fastest_length(model: StepModel, *, max_length: int | None = None) -> int:
         max_length: most draft tokens; by default all depths that were measured.
     """
     longest = model.longest_chain if max_length is None else min(model.longest_chain, max_length)
-    speedups = model.speedups([chain(length) for length in range(longest + 1)]).tolist()
-    best = 0
-    for length, speedup in enumerate(speedups):
-        if speedup > speedups[best] * (1 + CLOSE):
-            best = length
-    return best
+    return first_fastest(model.speedups([chain(length) for length in range(longest + 1)]).tolist())
 
 
 def chain_schedule(profile: Profile, request: PlanRequest | None = None) -> tuple[Segment, ...]:
@@ -111,13 +112,15 @@ def chain_schedule(profile: Profile, request: PlanRequest | None = None) -> tupl
         point = profile.at(context, batch_size, acceptance.sampling)
         models[batch_size] = model_at(point, tokens.at(context))
     lengths = {size: fastest_length(model, max_length=request.max_length) for size, model in models.items()}
-    starts = {size: length for size, length in lengths.items() if lengths.get(size - 1) != length}
-    return tuple(
-        Segment(
-            temperature=acceptance.temperature,
-            batch_sizes=ends,
-            context_tokens=(context, context),
-            option=models[ends[0]].predict(chain(length)),
+    segments = []
+    for length, group in groupby(models, key=lambda size: lengths[size]):
+        sizes = list(group)
+        segments.append(
+            Segment(
+                temperature=acceptance.temperature,
+                batch_sizes=(sizes[0], sizes[-1]),
+                context_tokens=(context, context),
+                option=models[sizes[0]].predict(chain(length)),
+            )
         )
-        for ends, length in winner_ranges(starts, batch_sizes[-1])
-    )
+    return tuple(segments)
