@@ -120,9 +120,10 @@ def best_options(profile: Profile, temperature: float) -> Iterator[tuple[Drafter
     request = PlanRequest(temperature=temperature)
     plan = requested_plan(profile, request)
     plans = [(DrafterSetting(name="model"), plan)] + [
-        (drafter.setting, drafter_plan(drafter, trees, request, plan))
+        (drafter.setting, drafter_tree)
         for drafter in profile.drafters
         if (trees := drafter.trees_at(temperature))
+        and (drafter_tree := drafter_plan(drafter, trees, request, plan)) is not None
     ]
     for setting, setting_plan in plans:
         candidates = (setting_plan.chain, setting_plan.tree, *setting_plan.budgets)

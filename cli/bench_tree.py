@@ -21,7 +21,7 @@ from treeopt.cli.options.sampling import planned_rule
 from treeopt.cli.terminal import warn
 from treeopt.planner import StepModel, step_model
 from treeopt.planner.benchmarks import predict_at_pace, tree_prediction
-from treeopt.planner.drafter_costs import tree_models
+from treeopt.planner.drafter_costs import tree_model
 from treeopt.planner.request import PlanRequest
 from treeopt.records.bench_file import TreeBench
 from treeopt.records.measured_acceptance import MeasuredAcceptance
@@ -109,8 +109,8 @@ def _predict(
     model = step_model(profile, PlanRequest(temperature=acceptance.temperature))
     for drafter in profile.drafters:
         trees = drafter.trees_at(acceptance.temperature)
-        if drafter.label == planned.drafter.label and trees and drafter.is_timed_at(model.point):
-            model = tree_models(drafter, trees)(model.point)
+        if drafter.label == planned.drafter.label and trees:
+            model = tree_model(drafter, trees, model.point) or model
     return model, acceptance, rule, _recorded_prediction(planned, rule, acceptance.temperature)
 
 

@@ -19,7 +19,7 @@ from tests.planner.test_drafters import (
 from tests.support.invented_machines import acceptance, latency, seconds
 from tests.support.invented_machines import profile as invented_profile
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan, schedule, step_model
-from treeopt.planner.profile_plan import drafters_over_contexts, option_predictor
+from treeopt.planner.profile_plan import drafters_over_contexts, predict_option
 from treeopt.records.acceptance import AcceptanceTable
 
 REQUEST = PlanRequest(max_nodes=8, raw=True)
@@ -122,5 +122,5 @@ def test_raw_acceptance_is_not_smoothed():
     for raw in (True, False):
         request = PlanRequest(raw=raw)
         option = requested_plan(measured, request).chain
-        predict = option_predictor(option, measured, request, rising.temperature)
-        assert predict(measured.at(None, 1, rising.sampling)).speedup == option.speedup
+        point = measured.at(None, 1, rising.sampling)
+        assert predict_option(option, measured, request, point).speedup == option.speedup

@@ -9,7 +9,7 @@ from tests.cli.invented import invented
 from tests.planner.test_drafters import all_trees, at_once_s, heads
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan
 from treeopt.planner.dependence import PRIOR_POSITIONS, condition_on_parent
-from treeopt.planner.drafter_costs import tree_models
+from treeopt.planner.drafter_costs import tree_model
 from treeopt.records.acceptance import AcceptanceTable, SequenceSums
 from treeopt.records.accepted_ranks import RootRanks
 from treeopt.records.measured_acceptance import MeasuredAcceptance
@@ -55,7 +55,7 @@ def measured():
     profile = invented()
     drafter = block_head(profile, drawn_ranks(0))
     point = requested_plan(profile, PlanRequest()).model.point
-    return replace(profile, drafters=(drafter,)), tree_models(drafter, drafter.trees)(point)
+    return replace(profile, drafters=(drafter,)), tree_model(drafter, drafter.trees, point)
 
 
 def test_the_tree_is_the_best_of_all_trees(measured):

@@ -16,7 +16,7 @@ from tests.support.invented_machines import (
 )
 from tests.support.planner_oracles import every_speedup
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.planner import Plan, plan, schedule, step_model, tree_file
+from treeopt.planner import Plan, plan, requested_plan, schedule, step_model, tree_file
 from treeopt.planner.request import PlanRequest
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
@@ -181,18 +181,18 @@ class TestLossy:
         assert (result.rule, result.lossy) == ("typical", True)
         assert [(item.rule, item.lossy) for item in result.rules] == [("typical", True), ("sequoia", False)]
 
-    @pytest.mark.parametrize("make", [plan, schedule])
+    @pytest.mark.parametrize("make", [requested_plan, schedule])
     def test_lossy_rule_by_name_raises_unless_allowed(self, make):
         with pytest.raises(InvalidValueError, match="allow it with lossy=True, or --lossy"):
-            make(self.made, NODES, rule="typical")
-        make(self.made, NODES, rule="typical", lossy=True)
+            make(self.made, PlanRequest(max_nodes=NODES, rule="typical"))
+        make(self.made, PlanRequest(max_nodes=NODES, rule="typical", lossy=True))
 
-    @pytest.mark.parametrize("make", [plan, schedule])
+    @pytest.mark.parametrize("make", [requested_plan, schedule])
     def test_lossy_rules_alone_raise(self, make):
         with pytest.raises(
             InfeasibleError, match=r"only lossy ones were measured.*typical\. Profile a lossless one, or"
         ):
-            make(measured(NODES_FREE, typical=EVEN), NODES)
+            make(measured(NODES_FREE, typical=EVEN), PlanRequest(max_nodes=NODES))
 
     def test_lossy_rules_alone_at_a_temperature_raise(self):
         made = profile([latency(NODES_FREE)], [acceptance(EVEN, rule="typical"), acceptance(EVEN, sampling=Sampling())])

@@ -5,7 +5,7 @@ from dataclasses import replace
 from treeopt.errors import InfeasibleError
 from treeopt.methods.method import Inputs, Method
 from treeopt.planner import drafter_choices
-from treeopt.planner.drafter_costs import tree_models
+from treeopt.planner.drafter_costs import tree_model
 from treeopt.profiler import Checkpoint, Settings, clock_for
 from treeopt.profiler.acceptance.contexts import WholePrompts
 from treeopt.profiler.drafters.measuring import DrafterMeasurement
@@ -35,7 +35,7 @@ def plan_drafter(name: str, inputs: Inputs) -> Method:
     for choice in drafter_choices(replace(inputs.profile, drafters=(measured,)), inputs.request, plan=inputs.plan):
         if choice.option.drafter.name == name:
             trees = measured.trees_at(temperature)
-            model = tree_models(measured, trees)(inputs.plan.model.point) if trees else None
+            model = tree_model(measured, trees, inputs.plan.model.point) if trees else None
             return inputs.build_method(name, choice.option, model=model, loaded=loaded)
     raise InfeasibleError(
         f"{name}: expected a setting that verifies at most {inputs.plan.solution.max_nodes} tokens, the largest timed pass. Got "

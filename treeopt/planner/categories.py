@@ -16,7 +16,7 @@ from treeopt.errors import InfeasibleError, Warning
 from treeopt.planner.drafters import best_drafter, chosen_drafter, drafter_choices
 from treeopt.planner.options import Option
 from treeopt.planner.planning import requested_plan
-from treeopt.planner.profile_plan import option_predictor
+from treeopt.planner.profile_plan import predict_option
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.subsets import (
     categories_of,
@@ -121,7 +121,7 @@ def _category_plan(
     choices = drafter_choices(profile, request, plan=plan)
     best = best_drafter(choices, request.objective) if drafter is None else chosen_drafter(choices, drafter, request)
     max_nodes = plan.solution.max_nodes if request.extrapolate else 0
-    prediction = option_predictor(for_all, profile, request, plan.temperature, max_nodes=max_nodes)(plan.model.point)
+    prediction = predict_option(for_all, profile, request, plan.model.point, max_nodes=max_nodes)
     return CategoryPlan(
         category=category,
         prompts=max(names.count(category) for names in sequence_categories(profile)),

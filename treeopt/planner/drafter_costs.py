@@ -11,8 +11,9 @@ with plain_s and verify_s of the profile's curves.  Tokens, steps and seconds ar
 the context lengths of the decoded sequences, all of this is interpolated.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -58,29 +59,31 @@ def point_of_decoding(profile: Profile, sampling: Sampling, context_tokens: int)
     return profile.at(nearest, 1, sampling)
 
 
-def tree_models(
-    drafter: MeasuredDrafter, measured: Sequence[MeasuredTrees], *, raw: bool = False
-) -> Callable[[OperatingPoint], StepModel]:
-    """Return a function from an operating point to the model of a drafter's steps with static trees.
+def tree_model(
+    drafter: MeasuredDrafter, measured: tuple[MeasuredTrees, ...], point: OperatingPoint, *, raw: bool = False
+) -> StepModel | None:
+    """Return the model of a drafter's steps with static trees; None if drafting was not timed at the operating point.
 
     Args:
         drafter: its times.
         measured: its acceptance at one temperature, by increasing context length.
+        point: the operating point.
         raw: take the acceptance as measured, without smoothing.
-
-    The function raises InfeasibleError if drafting was not timed at the operating point.
     """
+    drafting = drafter.replace_draft_times(point)
+    if drafting is None:
+        return None
+    return model_at(drafting, _tree_tokens(measured, raw).at(point.context_tokens), drafter=drafter.setting)
+
+
+@lru_cache(maxsize=16)
+def _tree_tokens(measured: tuple[MeasuredTrees, ...], raw: bool) -> TokenModels:
+    """Return the token models; cached, because plans of one profile share the draws."""
     models = []
     for trees in measured:
         model = token_model(replace(trees.acceptance, context_tokens=trees.context_tokens), raw=raw)
         models.append(replace(model, root_ranks=trees.root_ranks))
-    tokens = TokenModels(tuple(models))
-
-    def model_at_point(point: OperatingPoint) -> StepModel:
-        drafting = drafter.replace_draft_times(point)
-        return model_at(drafting, tokens.at(point.context_tokens), drafter=drafter.setting)
-
-    return model_at_point
+    return TokenModels(tuple(models))
 
 
 def predict_settings(
@@ -174,7 +177,8 @@ def _setting_steps(
         overhead_s = decoding_s - _mean_passes_s(decoded, decoding_costs)
         tokens = np.stack([_tokens_per_step(counts, estimator) for counts in sequences], axis=-1)
         parts.append(weight * np.stack([tokens, overhead_s, _mean_passes_s(sequences, costs)]))
-    return _SettingSteps(*np.sum(parts, axis=0), plain_s=costs.plain_s)
+    tokens, overhead_s, pass_s = np.sum(parts, axis=0)
+    return _SettingSteps(tokens, overhead_s, pass_s, costs.plain_s)
 
 
 def _tokens_per_step(sequences: CountedSequences, estimator: Estimator) -> Float64:

@@ -8,11 +8,11 @@ import numpy as np
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64
 from treeopt.errors import InfeasibleError
-from treeopt.planner.drafter_costs import predict_settings, tree_models
+from treeopt.planner.drafter_costs import predict_settings, tree_model
 from treeopt.planner.options import OBJECTIVES, Option
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.planning import RuleTrees, plan_rule, requested_plan
-from treeopt.planner.request import PlanRequest
+from treeopt.planner.request import PlanRequest, limit_nodes
 from treeopt.planner.resampling import near_best
 from treeopt.records.identity import Identity
 from treeopt.records.measured_drafter import MeasuredDrafter, MeasuredSettings, MeasuredTrees
@@ -132,44 +132,38 @@ def _drafter_choice(
     if plan.model.acceptance.sampling not in [measured.sampling for measured in trees or decodes]:
         return None
     if trees:
-        if not drafter.is_timed_at(plan.model.point):
-            return None
         drafter_tree = drafter_plan(drafter, trees, request, plan)
+        if drafter_tree is None:
+            return None
         options = (drafter_tree.chain, drafter_tree.tree, *drafter_tree.budgets)
         drafting = [option for option in options if option.tree.nodes > 1]
         return _plan_choice(drafter_tree, max(drafting, key=OBJECTIVES[request.objective])) if drafting else None
     return None if plan.model.point.batch_size > 1 else _best_setting(drafter, decodes, profile, request, plan)
 
 
-def drafter_plan(drafter: MeasuredDrafter, trees: Sequence[MeasuredTrees], request: PlanRequest, plan: Plan) -> Plan:
-    """Return the plan of a drafter of static trees.
+def drafter_plan(
+    drafter: MeasuredDrafter, trees: tuple[MeasuredTrees, ...], request: PlanRequest, plan: Plan
+) -> Plan | None:
+    """Return the plan of a drafter of static trees; None if drafting was not timed at the operating point.
 
     Args:
         drafter: its times.
         trees: its acceptance at the temperature.
         request: what is planned for.
         plan: that of the draft model, at the same operating point.
-
-    Raises InfeasibleError if drafting was not timed at the operating point.
     """
-    model = tree_models(drafter, trees, raw=request.raw)(plan.model.point)
-    max_nodes = _limit_nodes(model.costs.max_nodes, request, plan)
+    model = tree_model(drafter, trees, plan.model.point, raw=request.raw)
+    if model is None:
+        return None
+    max_nodes = limit_nodes(model.costs.max_nodes, request, plan.memory, plan.model.point)
     return plan_rule(RuleTrees.solve(model, max_nodes, request), model, request.objective)
-
-
-def _limit_nodes(measured: int, request: PlanRequest, plan: Plan) -> int:
-    """Return the most nodes that were measured, that the request allows, and that fit in memory next to the pair."""
-    limits = [measured] if request.max_nodes is None else [measured, request.max_nodes]
-    if plan.memory is not None:
-        limits.append(plan.memory.max_nodes(plan.context_tokens, plan.model.point.batch_size))
-    return min(limits)
 
 
 def _best_setting(
     drafter: MeasuredDrafter, decodes: Sequence[MeasuredSettings], profile: Profile, request: PlanRequest, plan: Plan
 ) -> DrafterChoice | None:
     point = plan.model.point
-    max_nodes = _limit_nodes(point.max_nodes, request, plan)
+    max_nodes = limit_nodes(point.max_nodes, request, plan.memory, point)
     settings = predict_settings(profile, drafter, decodes, point, max_nodes=max_nodes)
     if not settings:
         return None

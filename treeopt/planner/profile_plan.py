@@ -1,10 +1,10 @@
 """Everything that is planned from a profile, with the fastest drafter at every context length."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from treeopt.array_record import ShortRepr
-from treeopt.planner.drafter_costs import predict_settings, tree_models
+from treeopt.planner.drafter_costs import predict_settings, tree_model
 from treeopt.planner.drafters import DrafterChoice, best_drafter, drafter_choices
 from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.options import Option
@@ -15,9 +15,6 @@ from treeopt.planner.segments import Segment, find_winners
 from treeopt.planner.tokens import token_models
 from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
-
-Predictor = Callable[[OperatingPoint], Option | None]
-"""Returns an option with its prediction at an operating point; None beyond what was measured."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -73,12 +70,11 @@ def drafters_over_contexts(
     order = ["model", *(drafter.name for drafter in profile.drafters)]
     rivals = sorted(best.values(), key=lambda option: order.index(option.drafter.name))
     sampling, temperature = plans[0].model.acceptance.sampling, plans[0].temperature
-    predictors = [option_predictor(rival, profile, request, temperature) for rival in rivals]
     predictions: dict[tuple[int, int], Option] = {}
 
     def fastest(context: int) -> int | None:
         point = profile.at(context, 1, sampling)
-        options = [predict(point) for predict in predictors]
+        options = [predict_option(rival, profile, request, point) for rival in rivals]
         measured = {index: option for index, option in enumerate(options) if option is not None}
         predictions.update({(context, index): option for index, option in measured.items()})
         return max(measured, key=lambda index: measured[index].speedup.value, default=None)
@@ -96,39 +92,32 @@ def drafters_over_contexts(
     )
 
 
-def option_predictor(
-    option: Option, profile: Profile, request: PlanRequest, temperature: float, *, max_nodes: int = 0
-) -> Predictor:
-    """Return the predictor of an option, which may have been planned from another profile.
+def predict_option(
+    option: Option, profile: Profile, request: PlanRequest, point: OperatingPoint, *, max_nodes: int = 0
+) -> Option | None:
+    """Return an option, which may have been planned from another profile, with its prediction at an operating point.
 
     Args:
         option: a drafter with a tree or a setting.
         profile: what was measured.
         request: whether acceptance is smoothed.
-        temperature: sampling temperature.
+        point: one of the profile's.
         max_nodes: up to how many nodes the draft model's curves are extrapolated, if larger than what was measured.
+
+    Returns None beyond what was measured.
     """
-    model_at_point: Callable[[OperatingPoint], StepModel | None]
+    temperature = point.sampling.temperature
+    model: StepModel | None
     if option.drafter.name == "model":
         acceptance = profile.acceptance(rule=option.rule, temperature=temperature)
-        tokens = token_models(profile, acceptance, raw=request.raw)
-        model_at_point = lambda point: model_at(point, tokens.at(point.context_tokens), max_nodes=max_nodes)
+        tokens = token_models(profile, acceptance, raw=request.raw).at(point.context_tokens)
+        model = model_at(point, tokens, max_nodes=max_nodes)
     else:
         drafter = next((drafter for drafter in profile.drafters if drafter.label == option.drafter.label), None)
         if drafter is None:
-            return lambda _: None
+            return None
         if decodes := drafter.decodes_at(temperature):
-
-            def predict_setting(point: OperatingPoint) -> Option | None:
-                settings = predict_settings(profile, drafter, decodes, point, max_nodes=option.verify_tokens)
-                return next((setting for setting, _ in settings if setting.drafter == option.drafter), None)
-
-            return predict_setting
-        models = tree_models(drafter, drafter.trees_at(temperature), raw=request.raw)
-        model_at_point = lambda point: models(point) if drafter.is_timed_at(point) else None
-
-    def predict_tree(point: OperatingPoint) -> Option | None:
-        model = model_at_point(point)
-        return None if model is None or not model.covers(option.tree) else model.predict(option.tree)
-
-    return predict_tree
+            settings = predict_settings(profile, drafter, decodes, point, max_nodes=option.verify_tokens)
+            return next((setting for setting, _ in settings if setting.drafter == option.drafter), None)
+        model = tree_model(drafter, drafter.trees_at(temperature), point, raw=request.raw)
+    return None if model is None or not model.covers(option.tree) else model.predict(option.tree)

@@ -8,7 +8,7 @@ interpolated in the same way.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -131,7 +131,13 @@ class TokenModels:
 
 def token_models(profile: Profile, acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenModels:
     """Return the models of one of a profile's acceptances, at every context length at which it was measured."""
-    return TokenModels(tuple(token_model(measured, raw=raw) for measured in profile.acceptances_by_context(acceptance)))
+    return _models(profile.acceptances_by_context(acceptance), raw)
+
+
+@lru_cache(maxsize=16)
+def _models(acceptances: tuple[MeasuredAcceptance, ...], raw: bool) -> TokenModels:
+    """Return the models; cached, because plans of one profile share the draws."""
+    return TokenModels(tuple(token_model(acceptance, raw=raw) for acceptance in acceptances))
 
 
 def warn_outside_contexts(profile: Profile, acceptance: MeasuredAcceptance, contexts: Iterable[int]) -> Warning | None:

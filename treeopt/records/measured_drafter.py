@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from treeopt.array_record import ShortRepr
-from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.serialization import in_file
 from treeopt.records.accepted_ranks import RootRanks, read_root_ranks, serialize_root_ranks
@@ -301,19 +301,11 @@ class MeasuredDrafter(ShortRepr):
         """Return the measured settings at a temperature, by increasing context length."""
         return _sort_by_context(decodes for decodes in self.decodes if decodes.temperature == temperature)
 
-    def is_timed_at(self, point: OperatingPoint) -> bool:
-        """Return whether drafting was timed at every latency of the operating point."""
-        timed = {condition_key(latency) for latency in self.latencies}
-        return all(condition_key(latency) in timed for latency in point.latencies)
-
-    def replace_draft_times(self, point: OperatingPoint) -> OperatingPoint:
-        """Return the operating point with this drafter's times; raises InfeasibleError if drafting was not timed there."""
-        if not self.is_timed_at(point):
-            raise InfeasibleError(
-                f"drafter {self.name}: drafting was not timed at {point.context_tokens} tokens of context x batch "
-                f"{point.batch_size}. Profile again with --drafter {self.name}."
-            )
+    def replace_draft_times(self, point: OperatingPoint) -> OperatingPoint | None:
+        """Return the operating point with this drafter's times; None if drafting was not timed at all its latencies."""
         timed = {condition_key(latency): latency for latency in self.latencies}
+        if any(condition_key(latency) not in timed for latency in point.latencies):
+            return None
         latencies = [timed[condition_key(latency)].replace_draft_times(latency) for latency in point.latencies]
         return replace(point, latencies=tuple(latencies))
 
