@@ -59,7 +59,6 @@ def bench(pair, prompts, methods, sampling=GREEDY, repeats=1, **options):
         pair.target,
         Workload(prompts=prompts, max_new_tokens=24, repeats=repeats),
         sampling,
-        show_progress=False,
         **options,
     )
 

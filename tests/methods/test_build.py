@@ -133,7 +133,7 @@ def test_bench_of_each_drafter_is_lossless(bundled_pair, bundled_outputs):
     workload = Workload(prompts=[bundled_outputs[0][0]], max_new_tokens=12, repeats=1)
     for drafter in (None, drafter_setting("medusa"), drafter_setting("prompt-lookup", ngram=2, length=3)):
         planned = TreeFile(tree=TREE, drafter=drafter)
-        measured = bench_tree_file(bundled_pair, planned, workload, DECODING, show_progress=False)
+        measured = bench_tree_file(bundled_pair, planned, workload, DECODING)
         assert measured.identical is True
         assert measured.tokens >= 12
         assert measured.tokens_per_step > 1

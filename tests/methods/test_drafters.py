@@ -112,13 +112,13 @@ def test_unmeasured_temperature_is_measured(measured):
 
 @pytest.mark.usefixtures("nothing_measured")
 def test_treeopt_is_the_choice_of_solve(measured):
-    *_, chosen = plan_methods(measured, ("plain", "prompt-lookup", "eagle", "treeopt"), show_progress=False)
+    *_, chosen = plan_methods(measured, ("plain", "prompt-lookup", "eagle", "treeopt"))
     best = best_drafter(drafter_choices(measured.profile, PlanRequest(temperature=0.0)))
     assert isinstance(chosen, Method)
     assert chosen.name == "treeopt"
     assert chosen.option.speedup == best.option.speedup
     slow = replace(measured, profile=replace(invented(draft=lambda *_: 1.0), drafters=measured.profile.drafters))
-    last = plan_methods(slow, ("plain", "prompt-lookup", "treeopt"), show_progress=False)[-1]
+    last = plan_methods(slow, ("plain", "prompt-lookup", "treeopt"))[-1]
     assert isinstance(last, Method)
     assert last.setting.startswith(("prompt-lookup: ", "plain decoding")), "a draft pass of one second is too slow"
 
@@ -131,6 +131,6 @@ def test_missing_heads_and_untimed_settings_are_refused(inputs, measured):
     (decodes,) = lookup.decodes
     large = replace(decodes, settings=tuple(replace(setting, max_tokens=999) for setting in decodes.settings))
     profile = replace(measured.profile, drafters=(replace(lookup, decodes=(large,)),))
-    (_, row) = plan_methods(replace(measured, profile=profile), ("plain", "prompt-lookup"), show_progress=False)
+    (_, row) = plan_methods(replace(measured, profile=profile), ("plain", "prompt-lookup"))
     assert isinstance(row, NotRun)
     assert row.reason.endswith("profile with a larger --max-tokens.")

@@ -77,7 +77,7 @@ def test_method_that_fails_while_decoding_is_not_run(target, prompts):
 
     def bench(*methods):
         workload = Workload(prompts=prompts[:3], max_new_tokens=4, repeats=1)
-        return bench_methods(methods, target, workload, Sampling(0.0), show_progress=False)
+        return bench_methods(methods, target, workload, Sampling(0.0))
 
     rows = bench(method("plain"), method("late", 2), method("early", 0), method("other"))
     assert [row.method for row in rows] == ["plain", "late", "early", "other"]

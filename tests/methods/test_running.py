@@ -27,7 +27,6 @@ def test_bundled_heads_accept_drafts_and_are_lossless(bundled_pair):
             names=names,
             temperatures=[temperature],
             effort=SMALL,
-            show_progress=False,
         )
         assert [(row.temperature, row.method) for row in rows] == [(temperature, name) for name in names]
         for row in rows:

@@ -17,9 +17,7 @@ LITTLE = Effort(max_tokens=24, rounds=1, positions=48)
 def little_rows(target, draft, prompts, **options) -> tuple[MethodRow | NotRun, ...]:
     """Return the rows of two toy models, planned with the first 4 prompts and benchmarked on the others."""
     workload = Workload(prompts=prompts[4:], max_new_tokens=10, repeats=1)
-    return run_methods(
-        pair_of(target, draft), prompts[:4], workload, **{"effort": LITTLE, "show_progress": False} | options
-    )
+    return run_methods(pair_of(target, draft), prompts[:4], workload, **{"effort": LITTLE} | options)
 
 
 def pair_of(target, draft) -> ModelPair:

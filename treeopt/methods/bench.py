@@ -31,7 +31,6 @@ def bench_methods(
     *,
     references: ReferencePasses | None = None,
     clock: Clock | None = None,
-    show_progress: bool = True,
 ) -> tuple[MethodRow | NotRun, ...]:
     """Decode every prompt of the workload with every method and return a row for each, in the order of `methods`.
 
@@ -45,7 +44,7 @@ def bench_methods(
         [contender.decode for contender in contenders],
         workload,
         references=references,
-        show_progress=show_progress,
+        show_progress=True,
         name="methods",
     )
     prompts = [workload.prompt(number) for number in range(len(rounds))]

@@ -64,7 +64,6 @@ def bench_tree_file(
     *,
     loaded: LoadedDrafter | None = None,
     references: ReferencePasses | None = None,
-    show_progress: bool = True,
 ) -> TreeMeasurement:
     """Compare decoding with a tree file to plain decoding; arguments are those of `bench_trees` and `build_decoder`."""
     if planned.drafter is None:
@@ -75,12 +74,11 @@ def bench_tree_file(
             workload,
             decoding,
             references=references,
-            show_progress=show_progress,
         )
         return measurement
     drafting = build_decoder(models, planned, decoding, loaded=loaded)
     plain = Decoder(models.target, None, sampling=decoding.sampling, max_sequence_tokens=drafting.max_sequence_tokens)
     (measurement,) = compare_decoders(
-        [(plain, None), (drafting, None)], workload, references=references, show_progress=show_progress
+        [(plain, None), (drafting, None)], workload, references=references, show_progress=True
     )
     return measurement

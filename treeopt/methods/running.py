@@ -56,7 +56,6 @@ def run_methods(
     profile: Profile | None = None,
     effort: Effort = DEFAULT_EFFORT,
     announce: Callable[[str], None] = lambda _: None,
-    show_progress: bool = True,
 ) -> tuple[MethodRow | NotRun, ...]:
     """Return a row for every method and temperature, or the reason why the method cannot run on the pair.
 
@@ -69,7 +68,6 @@ def run_methods(
         profile: of this pair at these temperatures; None to measure it.
         effort: how much is measured.
         announce: called with a description of each stage.
-        show_progress: print progress bars to standard error.
 
     Before anything runs, raises InvalidValueError for unknown names and for a profile whose draft sampled from another
     distribution, InfeasibleError for a temperature that the profile does not contain.
@@ -87,36 +85,33 @@ def run_methods(
             announce(f"{prefix}: profile")
         inputs = Inputs(
             pair=pair,
-            profile=profile
-            or _profile(pair, measured_prompts, workload.max_new_tokens, sampling, effort, show_progress),
+            profile=profile or _profile(pair, measured_prompts, workload.max_new_tokens, sampling, effort),
             sampling=sampling,
             prompts=measured_prompts,
             positions=workload.max_new_tokens,
             rounds=effort.rounds,
         )
         announce(f"{prefix}: plans")
-        methods = plan_methods(inputs, names, show_progress=show_progress)
+        methods = plan_methods(inputs, names)
         announce(f"{prefix}: decoding")
         planned = [method for method in methods if isinstance(method, Method)]
         trees = [method.option.tree for method in planned if method.model is not None]
         references = reference_passes(planned[0].model, pair.target, pair.draft, trees, workload.prompts)
-        results = bench_methods(
-            methods, pair.target, workload, sampling, references=references, show_progress=show_progress
-        )
+        results = bench_methods(methods, pair.target, workload, sampling, references=references)
         rows += results
         if completed_rounds(results) < workload.rounds:  # Ctrl-C
             break
     return tuple(rows)
 
 
-def plan_methods(inputs: Inputs, names: Sequence[str], *, show_progress: bool = True) -> list[Method | NotRun]:
+def plan_methods(inputs: Inputs, names: Sequence[str]) -> list[Method | NotRun]:
     """Return methods with their fastest settings, or the reasons why they cannot run on the inputs.
 
     `treeopt` is the method with the largest predicted speedup: one of the others, or the best tree under the best rule.
     """
     methods: list[Method | NotRun] = []
     others = [name for name in names if name != "treeopt"]
-    for name in tqdm(others, desc="planning  ", unit="method", disable=None if show_progress else True):
+    for name in tqdm(others, desc="planning  ", unit="method", disable=None):
         try:
             methods.append(PLANNERS[name](inputs) if name in PLANNERS else plan_drafter(name, inputs))
         except TreeoptError as error:
@@ -156,7 +151,6 @@ def _profile(
     new_tokens: int,
     sampling: Sampling,
     effort: Effort,
-    show_progress: bool,
 ) -> Profile:
     trained = max_sequence_tokens(pair.target, pair.draft)
     positions = max(1, min(new_tokens, trained - max(map(len, prompts))))
@@ -177,4 +171,4 @@ def _profile(
         checkpoint=Checkpoint(None, ""),
         pair=pair.described,
     )
-    return measurement.profile(show_progress=show_progress)
+    return measurement.profile()
