@@ -17,7 +17,6 @@ from tests.cli.invented import FOUR_CONDITIONS, invented
 from treeopt.planner import plan, schedule, step_model
 from treeopt.planner.comparison import compare
 from treeopt.planner.profile_plan import ProfilePlan
-from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import Profile
@@ -53,7 +52,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "several rules and conditions": lambda: Profile.load(ROOT / "docs/profiles/bundled-2-cores-rules.yaml"),
     "solution": lambda: solve(AcceptanceTable([0.7, 0.1]), 70, 5),
     "plan": lambda: plan(profile(), 32),
-    "schedule": lambda: schedule(invented(conditions=FOUR_CONDITIONS), PlanRequest(max_nodes=16)),
+    "schedule": lambda: schedule(invented(conditions=FOUR_CONDITIONS), max_nodes=16),
     "comparison": lambda: compare(step_model(profile()), [chain(3), k_ary(2, 3), chain(200)]),
     "tree file": lambda: TreeFile(tree=chain(3), reach=np.array([1, 0.5, 0.4, 0.3])),
     "tree": lambda: k_ary(2, 3),

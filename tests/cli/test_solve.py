@@ -21,7 +21,6 @@ from tests.cli.invented import (
 )
 from treeopt.planner import Confidence, Plan, plan, schedule
 from treeopt.planner.profile_plan import ProfilePlan
-from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
 from treeopt.report.plan_text import conclusions
@@ -233,7 +232,7 @@ class TestSchedule:
             [cell.strip() for cell in line.split("   ") if cell.strip()]
             for line in solved(folder, profile, *FEW).splitlines()
         ]
-        result = schedule(profile, PlanRequest(max_nodes=8))
+        result = schedule(profile, max_nodes=8)
         assert len(result.over_contexts) > 2
         for segment in (*result.over_contexts, *result.over_batch_sizes):
             batch, context = (
@@ -272,9 +271,7 @@ class TestSchedule:
         report = solved_json(folder, invented(conditions=FOUR_CONDITIONS, tables=[NOISY]), *FEW, *arguments)
         profile = Profile.load(folder / "profile.yaml")
         speedups = [segment["choice"]["speedup"] for segment in report["schedule"]["over_contexts"]]
-        limited, free = (
-            schedule(profile, PlanRequest(max_nodes=8, **kwargs)).over_contexts for kwargs in (options, {})
-        )
+        limited, free = (schedule(profile, max_nodes=8, **kwargs).over_contexts for kwargs in (options, {}))
         assert speedups == [segment.option.speedup.value for segment in limited]
         assert speedups != [segment.option.speedup.value for segment in free]
 

@@ -100,7 +100,7 @@ class TestSchedule:
         )
         assert not (folder / "tree.json").exists()
         written = load_schedule("schedule.json")
-        planned = schedule(Profile.load(folder / "profile.yaml"), PlanRequest(max_nodes=32)).over_batch_sizes
+        planned = schedule(Profile.load(folder / "profile.yaml"), max_nodes=32).over_batch_sizes
         expected = {
             batch: segment.option.tree
             for segment in planned

@@ -145,7 +145,7 @@ class TestSchedules:
             context: np.sort(rng.uniform(0, 0.3, (3, 2)) + rng.choice([0.0, 0.3]) * np.array([1, 0]))[:, ::-1].tolist()
             for context in (5, 40, 90)
         }
-        result = schedule(by_context(tables), PlanRequest(max_nodes=7, raw=True))
+        result = schedule(by_context(tables), max_nodes=7, raw=True)
         rivals = {item.tree for made in result.plans for item in made.rules}
 
         def speed_at(tree: TokenTree, context: int) -> float:
@@ -167,7 +167,7 @@ class TestSchedules:
     def test_every_batch_size_has_its_own_segments(self) -> None:
         result = [replace(acceptance(p), context_tokens=at) for at, p in ((10, SHORT), (310, SHORT))]
         latencies = [latency(MACHINE, context_tokens=at, batch_size=size) for size in (1, 4) for at in (10, 310)]
-        segments = schedule(profile(latencies, result), PlanRequest(max_nodes=4, raw=True)).over_contexts
+        segments = schedule(profile(latencies, result), max_nodes=4, raw=True).over_contexts
         assert [(segment.batch_sizes, segment.context_tokens) for segment in segments] == [
             ((1, 1), (10, 310)),
             ((4, 4), (10, 310)),

@@ -32,7 +32,7 @@ def profile():
 
 @pytest.fixture(scope="module")
 def plans(profile):
-    return schedule(profile, PlanRequest(max_nodes=8, raw=True)).single_sequence_plans(0.0)
+    return schedule(profile, max_nodes=8, raw=True).single_sequence_plans(0.0)
 
 
 def speed(profile, option, context):
@@ -96,7 +96,7 @@ def test_trees_deeper_than_measured_are_left_out(profile):
     shallow = replace(deep, context_tokens=last, table=AcceptanceTable([[0.9, 0.05]]))
     cut = replace(profile, acceptances=(deep, shallow))
     result = drafters_over_contexts(
-        cut, REQUEST, schedule(cut, PlanRequest(max_nodes=8, raw=True)).single_sequence_plans(0.0), "model"
+        cut, REQUEST, schedule(cut, max_nodes=8, raw=True).single_sequence_plans(0.0), "model"
     )
     depths = {item.context_tokens: item.option.tree.max_depth for item in result}
     assert [depth > 1 for (start, _), depth in depths.items() if start == first] == [True]

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.invented import FOUR_CONDITIONS, call, invented
 from tests.planner.test_drafters import heads, lookup
 from treeopt.errors import InfeasibleError
-from treeopt.planner import PlanRequest, drafter_choices, plan, schedule
+from treeopt.planner import PlanRequest, drafter_choices, plan, requested_schedule, schedule
 from treeopt.planner.request import Memory, device_memory
 from treeopt.planner.scheduling import measured_points, tree_schedule
 
@@ -76,26 +76,28 @@ def test_a_schedule_never_plans_what_does_not_fit():
             if taken_bytes(segment.option.tree.nodes, length, size) > total
         ]
 
-    limited = schedule(profile, PlanRequest(max_nodes=8, max_depth=2, memory_bytes=total))
+    limited = requested_schedule(profile, PlanRequest(max_nodes=8, max_depth=2, memory_bytes=total))
     assert too_large(limited) == []
     assert len(limited.plans) == len(conditions)
     assert {item.memory.total_bytes for item in limited.plans} == {total}
     cheap = invented(conditions=FOUR_CONDITIONS, verify=lambda nodes, *_: 1e-2 + 1e-6 * nodes)
     request = PlanRequest(max_nodes=8, max_depth=2)
-    assert too_large(schedule(with_memory(cheap), request)) != []  # without the limit a larger tree is planned
-    assert too_large(schedule(with_memory(cheap), replace(request, memory_bytes=total))) == []
+    assert (
+        too_large(requested_schedule(with_memory(cheap), request)) != []
+    )  # without the limit a larger tree is planned
+    assert too_large(requested_schedule(with_memory(cheap), replace(request, memory_bytes=total))) == []
 
 
 def test_conditions_without_room_are_left_out():
     profile = with_memory(invented(conditions=FOUR_CONDITIONS))
     smallest = min(measured_points(profile, 0.0), key=lambda item: item[0] * item[1])
     total = taken_bytes(1, smallest[1], smallest[0])
-    planned = schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total))
-    assert [(item.model.point.batch_size, item.context_tokens) for item in planned.plans] == [smallest]
+    schedule = requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total))
+    assert [(item.model.point.batch_size, item.context_tokens) for item in schedule.plans] == [smallest]
     with pytest.raises(InfeasibleError, match=r"One was measured and fits in memory: .*, or allow more memory"):
-        tree_schedule(planned, rule="sequoia", temperature=0.0, context_tokens=smallest[1])
+        tree_schedule(schedule, rule="sequoia", temperature=0.0, context_tokens=smallest[1])
     with pytest.raises(InfeasibleError, match=f"expected at least {total} bytes"):
-        schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total - 2000))
+        requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total - 2000))
 
 
 def test_a_profile_without_the_models_memory_is_refused():
@@ -133,5 +135,6 @@ def test_other_drafters_have_to_fit_too():
 def test_a_schedule_takes_the_limit():
     profile = with_memory(invented(conditions=FOUR_CONDITIONS))
     total = taken_bytes(3, 1024, 4)
-    limited = schedule(profile, PlanRequest(max_nodes=8, max_depth=2, memory_bytes=total))
-    assert limited != schedule(profile, PlanRequest(max_nodes=8, max_depth=2))
+    limited = schedule(profile, 8, max_depth=2, memory_bytes=total)
+    assert limited == requested_schedule(profile, PlanRequest(max_nodes=8, max_depth=2, memory_bytes=total))
+    assert limited != schedule(profile, 8, max_depth=2)

@@ -26,7 +26,7 @@ def test_default_budget_is_the_largest_timed_pass():
 
 def test_default_budget_of_a_schedule_is_the_largest_pass_timed_at_every_point():
     most = min(latency.verify.max_tokens for latency in PROFILE.latencies)
-    assert schedule(PROFILE, PlanRequest(max_depth=1)) == schedule(PROFILE, PlanRequest(max_nodes=most, max_depth=1))
+    assert schedule(PROFILE, max_depth=1) == schedule(PROFILE, max_nodes=most, max_depth=1)
 
 
 def test_schedules_need_several_points_and_speed():

@@ -16,7 +16,7 @@ from tests.support.invented_machines import (
 )
 from tests.support.planner_oracles import every_speedup
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.planner import Plan, plan, requested_plan, schedule, step_model, tree_file
+from treeopt.planner import Plan, plan, requested_plan, requested_schedule, schedule, step_model, tree_file
 from treeopt.planner.request import PlanRequest
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
@@ -181,13 +181,13 @@ class TestLossy:
         assert (result.rule, result.lossy) == ("typical", True)
         assert [(item.rule, item.lossy) for item in result.rules] == [("typical", True), ("sequoia", False)]
 
-    @pytest.mark.parametrize("make", [requested_plan, schedule])
+    @pytest.mark.parametrize("make", [requested_plan, requested_schedule])
     def test_lossy_rule_by_name_raises_unless_allowed(self, make):
         with pytest.raises(InvalidValueError, match="allow it with lossy=True, or --lossy"):
             make(self.made, PlanRequest(max_nodes=NODES, rule="typical"))
         make(self.made, PlanRequest(max_nodes=NODES, rule="typical", lossy=True))
 
-    @pytest.mark.parametrize("make", [requested_plan, schedule])
+    @pytest.mark.parametrize("make", [requested_plan, requested_schedule])
     def test_lossy_rules_alone_raise(self, make):
         with pytest.raises(
             InfeasibleError, match=r"only lossy ones were measured.*typical\. Profile a lossless one, or"
@@ -200,7 +200,7 @@ class TestLossy:
             plan(made, NODES, temperature=0.6)
         assert plan(made, NODES).temperature == 0.0
         assert plan(made, NODES, temperature=0.0).rule == "sequoia"
-        assert [item.temperature for item in schedule(made, PlanRequest(max_nodes=NODES)).plans] == [0.0]
+        assert [item.temperature for item in schedule(made, max_nodes=NODES).plans] == [0.0]
 
     def test_tree_file_marks_lossy_rules(self, tmp_path):
         for options, reason in (({"lossy": True}, True), ({}, None)):

@@ -141,7 +141,7 @@ def ranges(segments: Sequence[Segment], axis: str) -> dict[int, tuple[int, int]]
 
 @functools.cache
 def of_drawn(seed: int) -> Schedule:
-    return schedule(measured(drawn(seed)), PlanRequest(max_nodes=NODES))
+    return schedule(measured(drawn(seed)), NODES)
 
 
 class TestSegments:
@@ -192,7 +192,7 @@ class TestSegments:
         near = Seconds([1.0, 1.0, 1.0], [0.2, 0.2, 0.2])
         far = Seconds([1.0, 1.0, 1.0], [1.2, 1.2, 1.2])
         made = profile([latency(near, context_tokens=0), latency(far, context_tokens=1000)], [acceptance(p)])
-        result = schedule(made, PlanRequest(max_nodes=3)).over_contexts
+        result = schedule(made, 3).over_contexts
         assert [(item.option.kind, item.context_tokens) for item in result] == [
             ("chain", (0, 299)),
             ("plain", (300, 1000)),
@@ -200,7 +200,7 @@ class TestSegments:
 
     def test_one_tree_fastest_everywhere_is_one_segment(self):
         grid = dict.fromkeys(itertools.product(BATCHES, CONTEXTS), seconds(lambda _: 1.0, lambda _: 0.01, nodes=NODES))
-        result = schedule(measured(grid), PlanRequest(max_nodes=NODES))
+        result = schedule(measured(grid), NODES)
         assert [item.context_tokens for item in result.over_contexts] == [(0, 30)] * 3
         assert [item.batch_sizes for item in result.over_batch_sizes] == [(1, 9)] * 3
         assert len({item.option.tree for item in result.over_contexts + result.over_batch_sizes}) == 1
@@ -211,7 +211,7 @@ class TestSegments:
             (batch, 256): seconds(lambda n, b=batch: 1 + 0.02 * b * (n - 1), lambda _: 0.05, nodes=NODES)
             for batch in (1, 64)
         }
-        result = schedule(measured(grid), PlanRequest(max_nodes=NODES)).over_batch_sizes
+        result = schedule(measured(grid), NODES).over_batch_sizes
         assert result[0].option.kind == "tree"
         assert result[-1].option.kind == "plain"
         assert result[-1].batch_sizes[1] == 64
@@ -229,7 +229,7 @@ class TestGaps:
     @pytest.mark.parametrize("seed", range(2))
     def test_contexts_measured_at_some_batch_sizes(self, seed):
         grid = drawn(seed, PARTIAL)
-        result = schedule(measured(grid), PlanRequest(max_nodes=NODES))
+        result = schedule(measured(grid), NODES)
         check(grid, result.over_contexts, rivals(result), "context")
         assert ranges(result.over_contexts, "context") == {1: (0, 30), 4: (3, 3), 9: (0, 30)}
 
@@ -237,13 +237,13 @@ class TestGaps:
         """At context 256 batches 1 and 4 were measured, at 512 batch 2: batch 2 at 256 is unknown, or between 1 and 4."""
         cheap = seconds(lambda _: 1.0, lambda _: 0.01, nodes=NODES)
         dear = seconds(lambda n: 1.0 * n, lambda _: 1.0, nodes=NODES)
-        result = schedule(measured({(1, 256): cheap, (4, 256): dear, (2, 512): cheap}), PlanRequest(max_nodes=NODES))
+        result = schedule(measured({(1, 256): cheap, (4, 256): dear, (2, 512): cheap}), NODES)
         assert {item.context_tokens for item in result.over_batch_sizes} <= {(256, 256)}
         assert [item.option.kind for item in result.over_contexts] == ["tree", "tree", "plain"]
 
     def test_the_order_of_measuring_does_not_matter(self):
         grid = drawn(1)
-        turned = schedule(measured(dict(reversed(grid.items()))), PlanRequest(max_nodes=NODES))
+        turned = schedule(measured(dict(reversed(grid.items()))), NODES)
         assert [(item.model.point.batch_size, item.context_tokens) for item in turned.plans] == sorted(grid)
         assert turned.to_records() == of_drawn(1).to_records()
 
@@ -255,17 +255,14 @@ OVERHEADS = {"traversal": 0.0, "typical": 0.3}
 class TestRules:
     def test_segments_have_the_fastest_rule_and_tree(self):
         grid = drawn(0)
-        result = schedule(measured(grid, OVERHEADS, **OTHERS), PlanRequest(max_nodes=NODES, lossy=True))
+        result = schedule(measured(grid, OVERHEADS, **OTHERS), NODES, lossy=True)
         assert len(result.plans) == 9
         for axis, segments in (("context", result.over_contexts), ("batch", result.over_batch_sizes)):
             check(grid, segments, rivals(result), axis, OTHERS, OVERHEADS)
 
     @pytest.mark.slow
     def test_some_of_the_drawn_machines_change_the_rule(self):
-        result = [
-            schedule(measured(drawn(seed), OVERHEADS, **OTHERS), PlanRequest(max_nodes=NODES, lossy=True))
-            for seed in range(6)
-        ]
+        result = [schedule(measured(drawn(seed), OVERHEADS, **OTHERS), NODES, lossy=True) for seed in range(6)]
         assert len({segment.option.rule for item in result for segment in item.over_contexts}) > 1
 
     def test_the_best_rule_changes_with_the_context(self):
@@ -276,7 +273,7 @@ class TestRules:
             for context in (0, 100)
         }
         overheads = {"traversal": 0.6}
-        result = schedule(measured(grid, overheads, **tables), PlanRequest(max_nodes=NODES))
+        result = schedule(measured(grid, overheads, **tables), NODES)
         rules = [item.option.rule for item in result.over_contexts]
         assert (rules[0], rules[-1]) == ("sequoia", "traversal")
         assert [item.rule for item in result.plans] == ["sequoia", "traversal"]
@@ -287,9 +284,7 @@ class TestRules:
 
     def test_plain_decoding_is_one_segment_whatever_the_rule(self):
         grid = {(1, context): seconds(lambda n: 1.0 * n, lambda _: 1.0, nodes=NODES) for context in CONTEXTS}
-        result = schedule(
-            measured(grid, target=P, traversal=OTHERS["traversal"]), PlanRequest(max_nodes=NODES)
-        ).over_contexts
+        result = schedule(measured(grid, target=P, traversal=OTHERS["traversal"]), NODES).over_contexts
         assert [(item.option.rule, item.option.kind, item.context_tokens) for item in result] == [
             ("target", "plain", (0, 30))
         ]
@@ -302,7 +297,7 @@ class TestPlans:
             point: Seconds(machine.verify[:4], machine.draft[:4]) for point, machine in grid.items() if point[0] > 4
         }
         made = measured(grid)
-        plans = schedule(made, PlanRequest(max_nodes=NODES, max_depth=2, level_widths=2)).plans
+        plans = schedule(made, NODES, max_depth=2, level_widths=2).plans
         assert max(item.choice.tree.nodes for item in plans) > 4, "the smaller passes limit no plan"
         for item in plans:
             alone = plan(
@@ -329,11 +324,8 @@ class TestPlans:
     def test_budgets_are_limited_to_what_was_measured(self):
         made = measured(drawn(0, [(1, 0)]))
         with pytest.raises(InvalidValueError, match="max_nodes"):
-            schedule(made, PlanRequest(max_nodes=0))
-        assert (
-            schedule(made, PlanRequest(max_nodes=NODES + 1)).plans[0].choice
-            == schedule(made, PlanRequest(max_nodes=NODES)).plans[0].choice
-        )
+            schedule(made, 0)
+        assert schedule(made, NODES + 1).plans[0].choice == schedule(made, NODES).plans[0].choice
 
     @pytest.mark.parametrize("block", [3, 6])
     def test_trees_are_no_deeper_than_one_pass_drafts(self, block):
@@ -343,7 +335,7 @@ class TestPlans:
             for context, machine in zip((0, 10), drawn(0).values(), strict=False)
         ]
         made = profile(blocks, [acceptance([[0.9, 0.05]] * 4)])
-        segments = schedule(made, PlanRequest(max_nodes=NODES)).over_contexts + chain_schedule(made)
+        segments = schedule(made, NODES).over_contexts + chain_schedule(made)
         assert max(segment.option.tree.max_depth for segment in segments) <= min(block, 4)
         assert plan(made).tree == schedule(made).plans[0].tree
 
@@ -351,7 +343,7 @@ class TestPlans:
         table = [[0.3, 0.4]] * 2
         machine = seconds(lambda n: 1 + 0.01 * n, lambda _: 0.1, nodes=NODES)
         made = profile([latency(machine)], [acceptance(table, counts=[20.0] * 2)])
-        raw, smooth = (schedule(made, PlanRequest(max_nodes=NODES, raw=raw)) for raw in (True, False))
+        raw, smooth = (schedule(made, NODES, raw=raw) for raw in (True, False))
         assert raw.plans[0].model.tokens.smoothing is None
         assert smooth.plans[0].model.tokens.smoothing is not None
         assert raw.over_contexts[0].option.speedup.value == pytest.approx(
@@ -364,7 +356,7 @@ class TestPlans:
             [latency(wide, context_tokens=0), latency(narrow, context_tokens=10, draft_counts=[1])],
             [acceptance([[0.45, 0.45]] * 4)],
         )
-        result = schedule(made, PlanRequest(max_nodes=NODES)).over_contexts
+        result = schedule(made, NODES).over_contexts
         assert [item.context_tokens for item in result] == [(0, 0), (1, 10)]
         assert result[1].option.tree.draft_widths.max() == 1
 

@@ -8,7 +8,6 @@ import pytest
 from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import plan
-from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import schedule
 from treeopt.records.operating_point import OperatingPoint, weighted_neighbours
 from treeopt.records.profile import Profile
@@ -192,7 +191,7 @@ class TestSampling:
         for context, expected_s in plain_s.items():
             result = plan(known, 9, temperature=temperature, context_tokens=context)
             assert result.model.costs.verify_s[1] == pytest.approx(expected_s)
-        scheduled = schedule(known, PlanRequest(max_nodes=9, temperature=temperature))
+        scheduled = schedule(known, max_nodes=9, temperature=temperature)
         assert [item.model.costs.verify_s[1] for item in scheduled.plans] == pytest.approx(list(plain_s.values()))
 
 

@@ -15,7 +15,6 @@ from tests.cli.invented import FOUR_CONDITIONS, invented
 from treeopt.planner import plan, schedule, step_model
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
-from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable, SequenceSums
 from treeopt.records.acceptance_counts import AcceptanceCounts
 from treeopt.records.accepted_ranks import AcceptedRanks
@@ -74,7 +73,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "StepLatency": lambda: Profile.load(PROFILE).latencies[0],
     "StepModel": lambda: step_model(invented()),
     "Plan": lambda: plan(invented(), 32),
-    "Schedule": lambda: schedule(invented(conditions=FOUR_CONDITIONS), PlanRequest(max_nodes=32)),
+    "Schedule": lambda: schedule(invented(conditions=FOUR_CONDITIONS), max_nodes=32),
     "Solution, best first": lambda: solve(AcceptanceTable([0.7, 0.12]), 64, 8),
     "Solution, dynamic program": lambda: solve(AcceptanceTable(RISING), 12),
     "TreeFile": lambda: TreeFile(

@@ -14,7 +14,7 @@ from treeopt.planner.options import OBJECTIVES, Option, Prediction
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.planning import fastest_drafted_tree, plan, requested_plan
 from treeopt.planner.request import PlanRequest
-from treeopt.planner.scheduling import Schedule, schedule
+from treeopt.planner.scheduling import Schedule, requested_schedule, schedule
 from treeopt.planner.segments import Segment
 from treeopt.planner.smoothing import Smoothing
 from treeopt.planner.subsets import categories_of, for_category, for_new_tokens
@@ -44,6 +44,7 @@ __all__ = [
     "model_at",
     "plan",
     "requested_plan",
+    "requested_schedule",
     "schedule",
     "step_model",
     "tree_file",

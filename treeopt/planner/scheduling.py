@@ -56,6 +56,49 @@ class Schedule(ShortRepr, Tabular):
         ]
 
 
+def schedule(
+    profile: Profile,
+    max_nodes: int | None = None,
+    *,
+    max_depth: int | None = None,
+    level_widths: int | Sequence[int] | None = None,
+    rule: str | None = None,
+    temperature: float | None = None,
+    raw: bool = False,
+    lossy: bool = False,
+    memory_bytes: int | None = None,
+    tick: Callable[[], object] = lambda: None,
+) -> Schedule:
+    """Return the fastest rule and tree at every operating point within what was measured.
+
+    Args:
+        profile: what was measured.
+        max_nodes: largest number of nodes, root included; by default, and at most, that of the largest pass that was
+            timed at each operating point.
+        max_depth: most levels below the root.
+        level_widths: most nodes at each depth.
+        rule: verification rule; by default the fastest at each operating point.
+        temperature: sampling temperature; by default a schedule for each that was measured.
+        raw: take the acceptance as measured, without smoothing.
+        lossy: allow rules that change the output's distribution.
+        memory_bytes: memory for weights and KV caches; trees that do not fit are not planned.
+        tick: called after every operating point.
+
+    Raises as `plan` does.
+    """
+    request = PlanRequest(
+        rule=rule,
+        temperature=temperature,
+        max_nodes=max_nodes,
+        max_depth=max_depth,
+        level_widths=level_widths,
+        raw=raw,
+        lossy=lossy,
+        memory_bytes=memory_bytes,
+    )
+    return requested_schedule(profile, request, tick)
+
+
 def count_scheduled_points(profile: Profile, request: PlanRequest) -> int:
     """Return the number of operating points of a schedule, for all temperatures; 0 if `schedule_if_measured` makes none."""
     temperatures = {acceptance.temperature for acceptance in select_acceptances(profile, request)}
@@ -63,20 +106,16 @@ def count_scheduled_points(profile: Profile, request: PlanRequest) -> int:
     return points if points > 1 and request.objective == "speed" else 0
 
 
-def schedule(
-    profile: Profile, request: PlanRequest | None = None, tick: Callable[[], object] = lambda: None
-) -> Schedule:
-    """Return the fastest rule and tree at every operating point within what was measured.
+def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[], object] = lambda: None) -> Schedule:
+    """Return the schedule for a request.
 
     Args:
         profile: what was measured.
-        request: the limits; its context length and batch size do not count.  Without a rule the fastest at each
-            operating point is used, without a temperature there is a schedule for each that was measured.
+        request: the limits; its context length and batch size do not count.
         tick: called after every operating point.
 
     Raises as `plan` does.
     """
-    request = request or PlanRequest()
     check_profile(profile)
     acceptances = select_acceptances(profile, request)
     memory = None if request.memory_bytes is None else device_memory(profile, request.memory_bytes)
@@ -98,7 +137,7 @@ def schedule_if_measured(
     """Return the schedule for a request; None for a single operating point or another objective than speed."""
     if not count_scheduled_points(profile, request):
         return None
-    return schedule(profile, request, tick)
+    return requested_schedule(profile, request, tick)
 
 
 def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, context_tokens: int) -> TreeSchedule:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from treeopt.array_record import ShortRepr
 from treeopt.planner.planning import requested_plan
 from treeopt.planner.request import PlanRequest
-from treeopt.planner.scheduling import schedule
+from treeopt.planner.scheduling import requested_schedule
 from treeopt.planner.segments import chain_schedule
 from treeopt.records.profile import Profile
 from treeopt.simulation.step_times import StepTimes
@@ -70,7 +70,7 @@ def _schedule(profile: Profile, times: StepTimes, request: PlanRequest) -> tuple
     if profile.engine is not None:
         segments = chain_schedule(profile, request)
     else:
-        segments = schedule(profile, request).over_batch_sizes
+        segments = requested_schedule(profile, request).over_batch_sizes
         segments = tuple(segment for segment in segments if segment.context_tokens[0] == times.planned_context)
     if not segments:
         return (requested_plan(profile, request).choice.tree,) * times.max_batch_size

@@ -26,7 +26,7 @@ REQUEST = PlanRequest(max_nodes=8, raw=True)
 @pytest.fixture(scope="module")
 def several() -> ProfilePlan:
     profile = by_context()
-    plans = schedule(profile, PlanRequest(max_nodes=8, raw=True)).single_sequence_plans(0.0)
+    plans = schedule(profile, 8, raw=True).single_sequence_plans(0.0)
     segments = drafters_over_contexts(profile, REQUEST, plans)
     return replace(planned(profile, max_nodes=8, raw=True), over_contexts=segments)
 
