@@ -12,9 +12,6 @@ from treeopt.cli.outputs import InputFile, OutputFile, check_outputs
 from treeopt.errors import InfeasibleError, InvalidValueError, OutOfMemoryError, TreeoptError
 
 OPTIONS = {
-    "max_nodes": "budget",
-    "max_depth": "depth",
-    "level_widths": "level_width",
     "context": "context_tokens",
     "draft_sampling": "draft_temperature",
     "token_ids": "prompt",
@@ -106,7 +103,7 @@ def name_options(error: TreeoptError, options: Mapping[str, str]) -> str:
         error: an error of the library.
         options: options by parameters of the command.
 
-    >>> name_options(InvalidValueError("max_depth: expected at most 4. Got 9.", field="max_depth"), {"depth": "--depth"})
+    >>> name_options(InvalidValueError("max_depth: expected at most 4. Got 9.", field="max_depth"), {"max_depth": "--depth"})
     '--depth: expected at most 4. Got 9.'
     >>> name_options(InfeasibleError("depth: no such file."), {"depth": "--depth"})
     'depth: no such file.'

@@ -98,7 +98,7 @@ def _export_setting(engine: "Engine", args: ExportOptions) -> None:
         profile = select_category(load_profile(args.profile_path), args.category)
     tree = None if args.path == args.profile_path else args.load_tree()
     if tree is not None and tree.drafter is not None:  # written as in its file, without planning
-        args.refuse_others({*engine.takes, "name", "budget", "depth", "profile"})
+        args.refuse_others({*engine.takes, "name", "max_nodes", "max_depth", "profile"})
     if tree is not None and profile is not None:
         planned = Identity.from_provenance(tree.provenance)
         check_models(args.path, planned, identity_of(profile), force=args.force, remedy=OWN_PROFILE)
@@ -138,7 +138,7 @@ def _export_acceptance(args: ExportOptions) -> None:
     acceptance = profile.acceptance(rule=args.rule, temperature=args.temperature)
     if args.context_tokens is not None:
         acceptance = token_models(profile, acceptance, raw=True).at(args.context_tokens).acceptance
-    text = speculation_profile.render(acceptance, profile.pair, max_depth=args.choice.depth, method=args.method)
+    text = speculation_profile.render(acceptance, profile.pair, max_depth=args.choice.max_depth, method=args.method)
     inputs = {"profile": args.path}
     files = _write_files(args, {MAIN: text.encode()}, lambda data: acceptance_provenance(inputs, data, profile))
     print_result(acceptance_text(acceptance), files)

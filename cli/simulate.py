@@ -97,7 +97,7 @@ class SimulateOptions:
     lossy: bool = lossy_option()
     temperature: float | None = temperature_option()
     category: str | None = category_option()
-    budget: int | None = budget_option()
+    max_nodes: int | None = budget_option()
     duration_s: float = option("--duration", type=DURATION, default="60s", help="Time during which requests arrive.")
     seed: int = option("--seed", type=SEED, default=0, help="Random seed.")
     plot: Path | None = plot_option()
@@ -131,7 +131,7 @@ def simulate(args: SimulateOptions) -> None:
     batch_size = args.max_batch_size or times.max_batch_size
     deployment = Deployment(times=times, replicas=args.replicas, batch_size=batch_size)
     default = default_length(profile.engine.name) if profile.engine is not None else None
-    request = PlanRequest(rule=args.rule, temperature=args.temperature, max_nodes=args.budget, lossy=args.lossy)
+    request = PlanRequest(rule=args.rule, temperature=args.temperature, max_nodes=args.max_nodes, lossy=args.lossy)
     with progress("solving"):
         planned = for_sequences(measured, category=args.category, new_tokens=args.load.mean_new_tokens)
         settings = served_settings(times, request, default, profile=planned)
@@ -207,7 +207,7 @@ def _next_command(args: SimulateOptions, times: StepTimes) -> str:
         rule=acceptance.rule,
         temperature=acceptance.temperature,
         context_tokens=times.planned_context,
-        max_nodes=args.budget,
+        max_nodes=args.max_nodes,
         lossy=args.lossy,
     )
     options = planning_options(request)

@@ -145,14 +145,14 @@ class ExportOptions:
             temperature=self.temperature,
             context_tokens=self.context_tokens,
             batch_size=self.batch_size,
-            max_nodes=self.choice.budget,
-            max_depth=self.choice.depth,
+            max_nodes=self.choice.max_nodes,
+            max_depth=self.choice.max_depth,
             lossy=self.rule in LOSSY_RULES,  # allowed by naming it
         )
 
     def tree_options(self) -> set[str]:
         """Return the options that choose the tree of FILE."""
-        return {"budget", "depth", *(CONDITIONS if is_profile(self.path) else ("name",))}
+        return {"max_nodes", "max_depth", *(CONDITIONS if is_profile(self.path) else ("name",))}
 
     def plan_options(self, *, records: bool, rule: bool) -> set[str]:
         """Return the options that affect an engine's setting.
@@ -161,7 +161,7 @@ class ExportOptions:
             records: whether the engine drafts dynamic trees, which are planned from draft records.
             rule: whether the engine gets a rule without a plan too.
         """
-        names = {"budget", "depth", *(() if is_profile(self.path) else ("name", "profile"))}
+        names = {"max_nodes", "max_depth", *(() if is_profile(self.path) else ("name", "profile"))}
         if self.profile_path is None:
             return names | ({"rule"} if rule else set())
         return names | {*CONDITIONS, "no_record"} | ({"record"} if records else set())

@@ -81,15 +81,15 @@ class TreeChoiceOptions:
     """Which tree of a file to use."""
 
     name: str | None = option("--name", type=NAME, metavar="NAME", help="Name of a tree, if FILE has several.")
-    budget: int | None = option(
+    max_nodes: int | None = option(
         "--budget", type=COUNT, help="Maximum number of nodes, if FILE has trees of all sizes; by default all."
     )
-    depth: int | None = option(
+    max_depth: int | None = option(
         "--depth", type=LENGTH, help="Maximum depth, if FILE has trees of all sizes; by default all levels."
     )
 
 
-ANY_TREE = TreeChoiceOptions(name=None, budget=None, depth=None)
+ANY_TREE = TreeChoiceOptions(name=None, max_nodes=None, max_depth=None)
 
 
 def read_any_tree(path: Path, choice: TreeChoiceOptions = ANY_TREE) -> "TreeFile":
@@ -106,11 +106,11 @@ def read_any_tree(path: Path, choice: TreeChoiceOptions = ANY_TREE) -> "TreeFile
             raise click.UsageError(f"--name: {path} is a solution file. Choose with --budget and --depth.")
     else:
         _refuse_other_kinds(path, data)
-        if (choice.budget, choice.depth) != (None, None):
+        if (choice.max_nodes, choice.max_depth) != (None, None):
             raise click.UsageError(
                 f"--budget and --depth choose a tree; {path} holds trees as they are. Leave them out."
             )
-    return parse(path, data, choice.name, max_nodes=choice.budget, max_depth=choice.depth)
+    return parse(path, data, choice.name, max_nodes=choice.max_nodes, max_depth=choice.max_depth)
 
 
 def read_all_trees(path: Path) -> "dict[str | None, TreeFile]":

@@ -1,7 +1,7 @@
 """Options of a plan: which trees, by which objective, and at which operating point."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -78,6 +78,8 @@ def _parse_size(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
+    """The fields of a `PlanRequest`."""
+
     rule: str | None = measured_rule_option("Verification rule to plan for; by default the best measured.")
     temperature: float | None = temperature_option()
     context_tokens: int | None = context_tokens_option()
@@ -88,14 +90,14 @@ class PlanOptions:
         is_flag=True,
         help="Plan beyond the largest measured budget, context or batch size, by continuing the measured times; with a warning.",
     )
-    budget: int | None = budget_option()
-    depth: int | None = option(
+    max_nodes: int | None = budget_option()
+    max_depth: int | None = option(
         "--depth", type=LENGTH, help="Maximum depth, in levels below the root; by default all measured."
     )
-    level_width: int | None = option(
+    level_widths: int | None = option(
         "--level-width", heading=Heading.PLANNED, type=COUNT, help="Maximum nodes per level; by default no limit."
     )
-    memory: int | None = option(
+    memory_bytes: int | None = option(
         "--memory",
         heading=Heading.PLANNED,
         type=Parsed("size", "a size such as 40GB or 24GiB", _parse_size),
@@ -118,17 +120,4 @@ class PlanOptions:
 
     @property
     def request(self) -> PlanRequest:
-        return PlanRequest(
-            rule=self.rule,
-            temperature=self.temperature,
-            context_tokens=self.context_tokens,
-            batch_size=self.batch_size,
-            extrapolate=self.extrapolate,
-            max_nodes=self.budget,
-            max_depth=self.depth,
-            level_widths=self.level_width,
-            objective=self.objective,
-            memory_bytes=self.memory,
-            raw=self.raw,
-            lossy=self.lossy,
-        )
+        return PlanRequest(**asdict(self))

@@ -96,12 +96,12 @@ def test_conditions_without_room_are_left_out():
     assert [(item.model.point.batch_size, item.context_tokens) for item in schedule.plans] == [smallest]
     with pytest.raises(InfeasibleError, match=r"One was measured and fits in memory: .*, or allow more memory"):
         tree_schedule(schedule, rule="sequoia", temperature=0.0, context_tokens=smallest[1])
-    with pytest.raises(InfeasibleError, match=f"expected at least {total} bytes"):
+    with pytest.raises(InfeasibleError, match=f"^memory_bytes: expected at least {total} bytes"):
         requested_schedule(profile, PlanRequest(max_nodes=32, memory_bytes=total - 2000))
 
 
 def test_a_profile_without_the_models_memory_is_refused():
-    with pytest.raises(InfeasibleError, match="expected a profile with the memory of weights"):
+    with pytest.raises(InfeasibleError, match="^memory_bytes: expected a profile with the memory of weights"):
         device_memory(invented(), 10**9)
 
 

@@ -94,9 +94,9 @@ class Memory(ShortRepr):
         needed_bytes = self.weight_bytes + batch_size * (context_tokens + 1) * self.kv_bytes
         sequences = "a sequence" if batch_size == 1 else f"{batch_size} sequences"
         raise InfeasibleError(
-            f"memory: expected at least {needed_bytes} bytes, for the weights and {sequences} of {context_tokens} tokens. "
+            f"memory_bytes: expected at least {needed_bytes} bytes, for the weights and {sequences} of {context_tokens} tokens. "
             f"Got {self.total_bytes}: allow more{', or a smaller batch' * (batch_size > 1)}.",
-            field="memory",
+            field="memory_bytes",
         )
 
     def sequences(self, context_tokens: int, nodes: int = 1) -> int:
@@ -123,8 +123,8 @@ def device_memory(profile: Profile, total_bytes: int) -> Memory:
         weights, kv = [*weights, pair.draft_weight_bytes], [*kv, pair.draft_kv_bytes]
     if None in weights or None in kv:
         raise InfeasibleError(
-            "memory: expected a profile with the memory of weights and KV caches. Got one without: measure it with "
+            "memory_bytes: expected a profile with the memory of weights and KV caches. Got one without: measure it with "
             "treeopt profile, or leave the limit out.",
-            field="memory",
+            field="memory_bytes",
         )
     return Memory(total_bytes=total_bytes, weight_bytes=sum(filter(None, weights)), kv_bytes=sum(filter(None, kv)))

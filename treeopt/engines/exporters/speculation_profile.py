@@ -15,7 +15,7 @@ TITLE = "speculation_profile.json of Model-Optimizer"
 SCHEMA = "1.0"
 VERSIONS = f"schema {SCHEMA}"
 NEEDS = "a profile, for the acceptance of first children; read by Dynamo's mocker and vLLM's synthetic acceptance"
-TAKES = ("rule", "temperature", "context_tokens", "category", "depth", "method")
+TAKES = ("rule", "temperature", "context_tokens", "category", "max_depth", "method")
 """Options of `treeopt export` that change the file."""
 TRAVERSAL = "traversal"
 COUNT_ROUNDING = 1e-6
