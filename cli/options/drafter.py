@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treeopt.cli.options.record import Heading, option
-from treeopt.cli.options.values import TEXT, comma_list, parse_length
+from treeopt.cli.options.values import LENGTH, TEXT, comma_list
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
 from treeopt.trees.drafter_setting import BLOCK_DRAFTERS, DRAFTERS, HEAD_DRAFTERS, DrafterSetting
@@ -61,7 +61,7 @@ def eagle_layers_option(default: str) -> Any:
     return option(
         "--eagle-layers",
         heading=Heading.MODELS,
-        type=comma_list("layer ids of the target, whole numbers of at least 0", parse_length, "2,6,9"),
+        type=comma_list("layer ids of the target, whole numbers of at least 0", LENGTH.parse, "2,6,9"),
         default=(),
         help="Layer ids of the target's hidden states that the EAGLE-3 or P-EAGLE head reads, 0 for the embedding, "
         f"separated by commas; by default {default}.",

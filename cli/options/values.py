@@ -94,13 +94,13 @@ class Parsed(click.ParamType[Any]):
     def __init__(self, name: str, expected: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self.expected = expected
-        self._parse = parse
+        self.parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
         try:
-            return self._parse(value)
+            return self.parse(value)
         except ValueError:
             self.fail(f"expected {self.expected}. Got {value!r}.", param, ctx)
 
@@ -134,10 +134,6 @@ def comma_list(values: str, parse: Callable[[str], Any], example: str) -> Parsed
     return Parsed("numbers", f"{values}, each once, such as {example}", parse_list)
 
 
-def parse_length(text: str) -> int:
-    return 0 if text == "0" else _parse_count(text)
-
-
 def parse_number(text: str) -> float:
     if not _NUMBER.fullmatch(text.strip()):
         raise ValueError(text)
@@ -146,18 +142,6 @@ def parse_number(text: str) -> float:
 
 def parse_temperature(text: str) -> float:
     return Sampling(parse_number(text)).temperature
-
-
-def _parse_count(text: str) -> int:
-    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
-        raise ValueError(text)
-    return int(text)
-
-
-def _parse_batch_size(text: str) -> int:
-    if (batch_size := _parse_count(text)) > MAX_BATCH_SIZE:
-        raise ValueError(text)
-    return batch_size
 
 
 def _parse_duration(text: str) -> float:
@@ -188,8 +172,8 @@ FILE_TEXT = click.Path()
 DEVICE = Names("device", lambda: (AUTO, "cpu", "cuda"))
 SHARE = Parsed("number", "a number above 0 and at most 1", _parse_share)
 TEMPERATURE = Parsed("number", "0, which is greedy, or a number of at least 1e-6", parse_temperature)
-COUNTS = comma_list("whole numbers of at least 1", _parse_count, "256,1024")
-BATCH_SIZES = comma_list(f"whole numbers from 1 to {MAX_BATCH_SIZE}", _parse_batch_size, "1,4,16")
-LENGTHS = comma_list("whole numbers of at least 0", parse_length, "0,1,3,7")
+COUNTS = comma_list("whole numbers of at least 1", COUNT.parse, "256,1024")
+BATCH_SIZES = comma_list(f"whole numbers from 1 to {MAX_BATCH_SIZE}", whole(1, MAX_BATCH_SIZE).parse, "1,4,16")
+LENGTHS = comma_list("whole numbers of at least 0", LENGTH.parse, "0,1,3,7")
 TEMPERATURES = comma_list("temperatures of at least 0", parse_temperature, "0,0.6")
 DURATION = Parsed("duration", "a time such as 90s, 3m or 1h", _parse_duration)

@@ -8,6 +8,7 @@ from treeopt.cli.options.values import COUNTS, DURATION, TEMPERATURES
 VALID = [
     (COUNTS, "256", (256,)),
     (COUNTS, " 1024 , 256 ", (1024, 256)),
+    (COUNTS, "01,2", (1, 2)),
     (TEMPERATURES, "0", (0.0,)),
     (TEMPERATURES, "0,0.6,1e0", (0.0, 0.6, 1.0)),
     (DURATION, "90", 90.0),
@@ -17,7 +18,7 @@ VALID = [
     (DURATION, "1.5h", 5400.0),
 ]
 INVALID = {
-    COUNTS: ["", "256,", "0", "-1", "1.5", "256,256", "1;2", "01", "\N{ARABIC-INDIC DIGIT ONE}", "9" * 10],
+    COUNTS: ["", "256,", "0", "-1", "1.5", "256,256", "1;2", "\N{ARABIC-INDIC DIGIT ONE}", "9" * 10],
     TEMPERATURES: ["", "warm", "1_0", "\N{ARABIC-INDIC DIGIT ONE}", "-0.1", "nan", "inf", "0,0.0", "0.6,,1", "1e999"],
     DURATION: ["", "0s", "-3s", "3d", "3 m", "m", "1h30m", "1e3", "nan", ".5s", "9" * 400],
 }
