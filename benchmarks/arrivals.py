@@ -27,7 +27,6 @@ from itertools import cycle, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import click
 import numpy as np
 from arrival_servers import (
     NO_SLOWDOWN,
@@ -38,7 +37,7 @@ from arrival_servers import (
     Slowdown,
     SlowedTimes,
 )
-from common import TOOLS, describe_environment, progress, write_gguf
+from common import TOOLS, describe_environment, progress, script_parser, write_gguf
 from tqdm import tqdm
 
 from treeopt import bundled
@@ -316,31 +315,32 @@ def probe_prompts(prompts: Sequence[str]) -> list[str]:
     return [text.encode()[:length].decode(errors="ignore") for text, length in zip(prompts, lengths, strict=True)]
 
 
-@click.command()
-@click.option("--seconds", default=6.0, show_default=True, help="Duration of each setting at each rate.")
-@click.option("--only", type=click.Choice(["decoder", "llama-server"]), help="Run one server only.")
-@click.option("--folder", type=Path, help="Folder for models and profiles; by default a temporary one.")
-@click.option("--target", type=Path, help="Model folder; by default the bundled pair.")
-@click.option("--draft", type=Path, help="Folder of its draft model.")
-def main(seconds: float, only: str | None, folder: Path | None, target: Path | None, draft: Path | None) -> None:
-    """Compare simulated and measured latency; print a line for each rate and setting."""
-    models = None if target is None or draft is None else (target, draft)
-    if (target is None) != (draft is None):
-        raise click.UsageError("--target, --draft: expected both, or neither for the bundled pair.")
+def main() -> None:
+    parser = script_parser(__doc__, pair=True)
+    parser.add_argument(
+        "--seconds", type=float, default=6.0, help="of each setting at each rate (default: %(default)s)"
+    )
+    parser.add_argument("--only", choices=("decoder", "llama-server"), help="run one server only")
+    parser.add_argument("--folder", type=Path, help="for models and profiles; by default a temporary one")
+    args = parser.parse_args()
+    seconds, only = args.seconds, args.only
+    models = None if args.target is None or args.draft is None else (args.target, args.draft)
+    if (args.target is None) != (args.draft is None):
+        parser.error("--target, --draft: expected both, or neither for the bundled pair.")
     if models is not None and only != "decoder":
-        raise click.UsageError("--target: expected with --only decoder, because llama-server runs the bundled pair.")
+        parser.error("--target: expected with --only decoder, because llama-server runs the bundled pair.")
     runs = len(RATES) * (4 * (only != "llama-server") + 2 * (only != "decoder"))
     profile_minutes, reference_minutes = (6, 0.06) if models is None else (12, 0.6)  # for a target of 135 M parameters
     minutes = profile_minutes + runs * (seconds / 60 + reference_minutes * max(2, round(seconds / MAX_PART_S)))
     print(f"{describe_environment()}, processors {sorted(os.sched_getaffinity(0))}")
-    pair = "the bundled pair" if models is None else f"{target} + {draft}"
+    pair = "the bundled pair" if models is None else f"{args.target} + {args.draft}"
     print(
         f"{pair}, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, outputs of {NEW_TOKENS[0]}; "
         f"takes about {minutes:.0f} minutes",
         flush=True,
     )
     with TemporaryDirectory() as name:
-        folder = folder or Path(name)
+        folder = args.folder or Path(name)
         if models is None:
             tool = [sys.executable, str(TOOLS / "held_out_prompts.py"), "--count", f"{PROMPTS}"]
             subprocess.run([*tool, "--output", str(folder / PROMPT_FILE)], check=True)

@@ -14,6 +14,7 @@ logits.
 is not built in; `--runner llama.cpp` runs float32 GGUF files.
 """
 
+import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +23,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import click
 import torch
 import transformers
-from common import default_prompts, describe_environment, progress, write_gguf
+from common import default_prompts, describe_environment, floats, progress, script_parser, write_gguf
 from tqdm import tqdm
 
 from treeopt import bundled as bundle
@@ -43,7 +43,6 @@ from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.drafter_parameters import DynamicTree
 
-BUNDLED = bundle.TARGET, bundle.DRAFT
 PLAIN = chain(0)
 TREES = {
     "chain of 1": chain(1),
@@ -235,58 +234,48 @@ def load_runner(runner: str, pair: ModelPair, folders: tuple[Path, Path]) -> tup
         return load_gguf(target_file), load_gguf(draft_file)
 
 
-def load_setup(
-    folders: tuple[Path, Path], count: int, max_new_tokens: int, dtype: str, device: str, runner: str
-) -> Setup:
-    pair = load_pair(*(None, None) if folders == BUNDLED else folders, dtype=dtype, device=device)
-    target, draft = load_runner(runner, pair, folders)
+def load_setup(args: argparse.Namespace) -> Setup:
+    folders = args.target or bundle.TARGET, args.draft or bundle.DRAFT
+    pair = load_pair(args.target, args.draft, dtype=args.dtype, device=args.device)
+    target, draft = load_runner(args.runner, pair, folders)
     load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
-    transformers_target = load(folders[0], dtype=pair.target.dtype).eval().to(device)
+    transformers_target = load(folders[0], dtype=pair.target.dtype).eval().to(args.device)
     whole = default_prompts(pair)
     halves = [prompt[len(prompt) // 2 :] for prompt in whole]
-    prompts = list(islice(cycle([*whole, *halves]), count))  # repeated, with other seeds, if there are too few
-    return Setup(target, draft, transformers_target, prompts, max_new_tokens)
+    prompts = list(islice(cycle([*whole, *halves]), args.prompts))  # repeated, with other seeds, if there are too few
+    return Setup(target, draft, transformers_target, prompts, args.max_new_tokens)
 
 
-@click.command()
-@click.option("--prompts", "count", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option("--batch-sizes", default="1,2,4,8,16", show_default=True, help="Comma-separated.")
-@click.option("--temperatures", default="0,0.7", show_default=True, help="Comma-separated.")
-@click.option("--device", default="cpu", show_default=True)
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True)
-@click.option("--target", type=Path, default=bundle.TARGET, help="Model folder; by default the bundled pair.")
-@click.option("--draft", type=Path, default=bundle.DRAFT, help="Folder of its draft model.")
-@click.option("--heads", is_flag=True, help="Include the heads of the bundled target.")
-@click.option("--runner", type=click.Choice(RUNNERS), default=TREEOPT, show_default=True, help="What runs the pair.")
-def main(
-    count: int,
-    max_new_tokens: int,
-    batch_sizes: str,
-    temperatures: str,
-    device: str,
-    dtype: str,
-    target: Path,
-    draft: Path,
-    heads: bool,
-    runner: str,
-) -> None:
-    """Decode the same prompts with every strategy at each temperature and batch size."""
-    folders = target, draft
-    if heads and folders != BUNDLED:
-        raise click.UsageError("--heads: expected the bundled pair. Got other models: leave out --heads or the models.")
-    if heads and runner != TREEOPT:
-        raise click.UsageError("--heads: expected --runner treeopt. Leave one of them out.")
+def main() -> None:
+    parser = script_parser(__doc__, pair=True)
+    parser.add_argument("--prompts", type=int, default=64, help="default: %(default)s")
+    parser.add_argument("--max-new-tokens", type=int, default=64, help="of each prompt (default: %(default)s)")
+    parser.add_argument(
+        "--batch-sizes", type=floats, default="1,2,4,8,16", help="comma-separated (default: %(default)s)"
+    )
+    parser.add_argument("--temperatures", type=floats, default="0,0.7", help="comma-separated (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="default: %(default)s")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="default: %(default)s"
+    )
+    parser.add_argument("--heads", action="store_true", help="include the heads of the bundled target")
+    parser.add_argument("--runner", choices=RUNNERS, default=TREEOPT, help="what runs the pair (default: %(default)s)")
+    args = parser.parse_args()
+    if args.heads and (args.target or args.draft):
+        parser.error("--heads: expected the bundled pair. Got other models: leave out --heads or the models.")
+    if args.heads and args.runner != TREEOPT:
+        parser.error("--heads: expected --runner treeopt. Leave one of them out.")
     torch.manual_seed(0)
     transformers.utils.logging.set_verbosity_error()
-    setup = load_setup(folders, count, max_new_tokens, dtype, device, runner)
+    setup = load_setup(args)
     lengths = [len(prompt) for prompt in setup.prompts]
     print(
-        f"{describe_environment()}\ntransformers {transformers.__version__}; {target} + {draft}, run by {runner}, "
-        f"{dtype} on {device}; {len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens, {max_new_tokens} new tokens each"
+        f"{describe_environment()}\ntransformers {transformers.__version__}; {args.target or 'the bundled pair'}, run by {args.runner}, "
+        f"{args.dtype} on {args.device}; {len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens, {args.max_new_tokens} new "
+        "tokens each"
     )
-    for temperature in map(float, temperatures.split(",")):
-        Comparison(setup, temperature, heads).run([int(size) for size in batch_sizes.split(",")])
+    for temperature in args.temperatures:
+        Comparison(setup, temperature, args.heads).run(list(map(int, args.batch_sizes)))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import describe_environment, progress
+from common import describe_environment, floats, progress, script_parser
 from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parents[1]
@@ -36,12 +36,10 @@ Builders = dict[str, Callable[[float], Method]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = script_parser(__doc__, pair=True)
     parser.add_argument("other", nargs="?", type=Path, default=HERE, help="the other checkout; by default this one")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="measured rounds of each checkout")
-    parser.add_argument("--temperatures", default="0,0.6", help="comma-separated")
-    parser.add_argument("--target", type=Path, help="model folder; by default the bundled pair")
-    parser.add_argument("--draft", type=Path, help="folder of its draft model")
+    parser.add_argument("--temperatures", type=floats, default="0,0.6", help="comma-separated")
     parser.add_argument("--eagle", type=Path, help="folder of its EAGLE head")
     parser.add_argument("--shape", help="target of random weights, from tools/gallery_shapes.py")
     parser.add_argument("--draft-shape", default="68m", help="its draft model")
@@ -64,9 +62,8 @@ def main() -> None:
         f"one thread each, alternating\n"
     )
     checkouts = [Checkout(root.resolve(), args) for root in (args.other, HERE)]
-    temperatures = [float(temperature) for temperature in args.temperatures.split(",")]
     tqdm.write(f"{'method':<20}{'temperature':>12}{'before, ms':>12}{'after, ms':>11}{'after/before':>14}  rounds")
-    conditions = [(name, temperature) for temperature in temperatures for name in checkouts[0].methods]
+    conditions = [(name, temperature) for temperature in args.temperatures for name in checkouts[0].methods]
     plain_s = float("nan")
     for name, temperature in progress(conditions, "methods"):
         steps_s: dict[Checkout, list[float]] = {checkout: [] for checkout in checkouts}

@@ -5,12 +5,11 @@ bundled DFlash head predicts along sequences that the bundled target generates; 
 measures nothing.
 """
 
-import argparse
 from collections.abc import Sequence
 
 import numpy as np
 from block_trees import BUDGETS, MAX_TOKENS, Calibration, GrownTrees, add_sampling, sample, solved_trees
-from common import describe_environment
+from common import describe_environment, script_parser
 
 from treeopt.arrays import Float64
 from treeopt.planner.dependence import condition_on_parent
@@ -110,7 +109,7 @@ def published_rates() -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     add_sampling(parser)
     args = parser.parse_args()
     print(describe_environment())

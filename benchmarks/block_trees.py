@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from common import default_prompts, describe_environment, progress
+from common import default_prompts, describe_environment, floats, progress, script_parser
 from scipy.optimize import isotonic_regression
 
 from treeopt import Profile, bundled, solve
@@ -310,17 +310,15 @@ def all_sizes(trees: Sequence[GrownTrees], seconds: Float64) -> ChooseSizes:
     return choose
 
 
-def sample(temperatures: str, positions: int) -> Iterator[tuple[float, list[BlockMarginals]]]:
+def sample(temperatures: Sequence[float], positions: int) -> Iterator[tuple[float, list[BlockMarginals]]]:
     """Yield what the bundled head predicts along what the bundled target generates after each prompt, by temperature.
 
-    Args:
-        temperatures: comma-separated.
-        positions: new tokens of each sequence.
+    `positions` are the new tokens of each sequence.
     """
     pair = load_pair()
     assert isinstance(pair.target, Transformer)  # the bundled one
     head, prompts = load_dflash(bundled.DFLASH, pair.target), default_prompts(pair)
-    for temperature in map(float, temperatures.split(",")):
+    for temperature in temperatures:
         point = DecodingPoint(Sampling(temperature), WholePrompts(prompts))
         generated = generate_sequences(pair.target, point, point.prompt_set(positions), Checkpoint(None, "")).tokens
         sequences = []
@@ -397,12 +395,12 @@ def cross_validate(sequences: list[BlockMarginals], seconds: Float64) -> list[st
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `sample`."""
-    parser.add_argument("--temperatures", default="0,0.7", help="comma-separated (default: %(default)s)")
+    parser.add_argument("--temperatures", type=floats, default="0,0.7", help="comma-separated (default: %(default)s)")
     parser.add_argument("--positions", type=int, default=48, help="new tokens of each sequence (default: %(default)s)")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("--profile", type=Path, default=PROFILE, help="profile with the curve of verification")
     parser.add_argument("--block-ms", type=float, default=1.4, help="milliseconds of a block (default: %(default)s)")
     add_sampling(parser)

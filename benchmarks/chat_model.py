@@ -8,7 +8,6 @@ on the first two prompts. At temperature 0 every output is compared with that of
 tested against the target's distribution.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 import torch
 import transformers
-from common import default_prompts, describe_environment
+from common import default_prompts, describe_environment, floats, script_parser
 
 from treeopt.files.json_file import parse_json
 from treeopt.methods.build import build_decoder
@@ -278,9 +277,9 @@ def held_out_prompts(models: ModelPair) -> list[Prompt]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("profile", type=Path, nargs="?", default=PROFILE, help="default: %(default)s")
-    parser.add_argument("--temperatures", help="comma-separated; by default all of the profile")
+    parser.add_argument("--temperatures", type=floats, help="comma-separated; by default all of the profile")
     parser.add_argument("--max-prompts", type=int, default=MAX_PROMPTS, help="held-out prompts")
     parser.add_argument("--max-new-tokens", type=int, help="of every prompt; by default as many as in the profile")
     parser.add_argument("--repeats", type=int, default=1, help="runs per prompt (default: %(default)s)")
@@ -307,8 +306,8 @@ def main() -> None:
             Path(pair.target_source), Path(pair.draft_source), dtype=models.target.dtype, device=models.target.device
         )
     )
-    measured = ",".join(str(acceptance.temperature) for acceptance in profile.acceptances)
-    for temperature in dict.fromkeys(map(float, (args.temperatures or measured).split(","))):
+    measured = (acceptance.temperature for acceptance in profile.acceptances)
+    for temperature in dict.fromkeys(args.temperatures or measured):
         acceptance = profile.acceptance(temperature=temperature)
         new_tokens = args.max_new_tokens or text_tokens(acceptance)
         print(f"\ntemperature {temperature:g}, {new_tokens} new tokens for each prompt", flush=True)

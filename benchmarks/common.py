@@ -1,5 +1,6 @@
 """Functions that the benchmarks share."""
 
+import argparse
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,20 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ROOT / "tools"
+
+
+def script_parser(description: str | None, *, pair: bool = False) -> argparse.ArgumentParser:
+    """Return a parser whose help is a script's docstring; with `pair`, it has the options of a pair of models."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if pair:
+        parser.add_argument("--target", type=Path, help="model folder; by default the bundled pair")
+        parser.add_argument("--draft", type=Path, help="folder of its draft model")
+    return parser
+
+
+def floats(text: str) -> list[float]:
+    """Return the numbers of a list with commas."""
+    return [float(number) for number in text.split(",")]
 
 
 def describe_environment() -> str:

@@ -4,13 +4,11 @@ At temperature 0 both have the same sequences. Above it, decoded sequences are s
 errors, clustered by sequence.
 """
 
-import argparse
 import math
 import time
-from pathlib import Path
 
 import numpy as np
-from common import default_prompts, describe_environment, progress
+from common import default_prompts, describe_environment, floats, progress, script_parser
 from tqdm import tqdm
 
 from treeopt.planner.replay import Replay
@@ -65,16 +63,14 @@ def format_with_error(counts: np.ndarray) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--temperatures", default="0,0.6", help="comma-separated (default: %(default)s)")
+    parser = script_parser(__doc__, pair=True)
+    parser.add_argument("--temperatures", type=floats, default="0,0.6", help="comma-separated (default: %(default)s)")
     parser.add_argument("--positions", type=int, default=1024, help="recorded positions (default: %(default)s)")
-    parser.add_argument("--target", type=Path, help="model folder; by default the bundled pair")
-    parser.add_argument("--draft", type=Path, help="folder of its draft model")
     args = parser.parse_args()
     print(describe_environment())
     pair = load_pair(args.target, args.draft)
     prompts = profile_prompts(default_prompts(pair))
-    for temperature in map(float, args.temperatures.split(",")):
+    for temperature in args.temperatures:
         settings = Settings(samplings=(Sampling(temperature),), positions=args.positions, record=RecordSize())
         start_s = time.perf_counter()
         record = Recording(pair.target, pair.draft_model, prompts, settings, files=RecordFiles(None)).record()

@@ -9,7 +9,6 @@ The engine computes with one thread. On a busy machine reserve a processor for i
 the processors.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -21,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from common import ROOT, TOOLS, describe_environment, progress, prose_prompts, write_gguf
+from common import ROOT, TOOLS, describe_environment, progress, prose_prompts, script_parser, write_gguf
 from tqdm import tqdm
 
 from treeopt import bundled
@@ -77,7 +76,7 @@ class Conditions:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "engines",
         nargs="*",

@@ -5,7 +5,6 @@ plans as `treeopt solve` does.  Printed are the left-out rows next to their pred
 predicts to be the fastest next to the one that is.  Nothing is measured.  The rows and their sources are in published_sweeps.yaml.
 """
 
-import argparse
 import csv
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 import yaml
+from common import script_parser
 
 from treeopt.engines.importers import sweep_profile
 from treeopt.engines.importers.sweep_profile import ESTIMATED, average_by_length
@@ -104,7 +104,7 @@ class Result:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("--rows", action="store_true", help="print every row that was left out")
     options = parser.parse_args()
     results = [predict(sweep) for sweep in read_sweeps(SWEEPS)]

@@ -7,7 +7,6 @@
 stream if nothing changes, without prefill. `share` is the gain of `adapted` over that of `best`.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from common import describe_environment
+from common import describe_environment, script_parser
 from streams import RULE, Effort, Part, Stream, measure_profile, perturbed_model, plan_for, request_for, streams_of
 from tqdm import tqdm
 
@@ -163,7 +162,7 @@ def run(models: ModelPair, stream: Stream, profiles: dict[int, Profile], effort:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument("--streams", default="draft perturbed", help="all, or comma-separated parts of names")
     parser.add_argument("--repeats", type=int, default=1, help="the median counts (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=1000, help="new tokens of each stream")

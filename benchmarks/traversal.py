@@ -9,15 +9,12 @@ little variance.
 
 from collections.abc import Sequence
 
-import click
 import numpy as np
 import torch
-from common import default_prompts, describe_environment, progress
+from common import default_prompts, describe_environment, floats, progress, script_parser
 from tqdm import tqdm
 
 from treeopt.arrays import Float64
-from treeopt.cli.options.pair import PairOptions, pair_options
-from treeopt.cli.options.values import TEMPERATURES
 from treeopt.planner.smoothing import smooth
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance.contexts import WholePrompts
@@ -26,7 +23,7 @@ from treeopt.profiler.processes.processes import Processes
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
-from treeopt.runtime.models.pair import ModelPair
+from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.runtime.rules import get_rule
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.solver import solve
@@ -115,25 +112,22 @@ def compare_rules(pair: ModelPair, acceptance: MeasuredAcceptance, prefixes: lis
         tqdm.write(f"{nodes:>6}{depth:>6}{sequoia:>10.3f}{traversal:>11.3f}{f'{value:+.1f} +- {error:.1f}':>16}")
 
 
-@click.command()
-@click.option("--temperatures", type=TEMPERATURES, default="0.6", show_default=True, help="Comma-separated.")
-@click.option("--positions", default=768, show_default=True, help="Positions of the measured acceptance.")
-@click.option("--max-new-tokens", default=64, show_default=True)
-@click.option("--sequences", default=8, show_default=True, help="Sequences on which trees are compared.")
-@pair_options
-def main(
-    temperatures: tuple[float, ...], positions: int, max_new_tokens: int, sequences: int, pair: PairOptions
-) -> None:
-    """Compare `sequoia` and `traversal` on a pair, by default the bundled one."""
+def main() -> None:
+    parser = script_parser(__doc__, pair=True)
+    parser.add_argument("--temperatures", type=floats, default="0.6", help="comma-separated (default: %(default)s)")
+    parser.add_argument("--positions", type=int, default=768, help="of the acceptance (default: %(default)s)")
+    parser.add_argument("--max-new-tokens", type=int, default=64, help="of each sequence (default: %(default)s)")
+    parser.add_argument("--sequences", type=int, default=8, help="on which trees are compared (default: %(default)s)")
+    args = parser.parse_args()
     print(describe_environment())
-    models = pair.load()
+    models = load_pair(args.target, args.draft)
     all_prompts = default_prompts(models)
     profiled, held_out = profile_prompts(all_prompts), bench_prompts(all_prompts)
-    prompts = (held_out * -(-sequences // len(held_out)))[:sequences]
-    for temperature in temperatures:
-        settings = Settings(samplings=(Sampling(temperature),), positions=positions)
+    prompts = (held_out * -(-args.sequences // len(held_out)))[: args.sequences]
+    for temperature in args.temperatures:
+        settings = Settings(samplings=(Sampling(temperature),), positions=args.positions)
         acceptance = measure_acceptance(models, profiled, settings)
-        prefixes = plain_prefixes(models, prompts, max_new_tokens, temperature)
+        prefixes = plain_prefixes(models, prompts, args.max_new_tokens, temperature)
         print(
             f"\ntemperature {temperature:g}: tokens per step at {sum(map(len, prefixes))} roots in {len(prefixes)} sequences"
         )

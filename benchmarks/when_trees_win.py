@@ -5,7 +5,6 @@ one token (flatness), and how often the draft model's first child is accepted. F
 acceptance of further children, in the proportions that Sequoia published.
 """
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from common import describe_environment
+from common import describe_environment, script_parser
 from tqdm import tqdm
 
 from treeopt.arrays import Float64
@@ -292,7 +291,7 @@ def _interpolate(gain: Float64, point: MapPoint) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__)
     parser.add_argument(
         "profiles", nargs="*", type=Path, help="of models or engines; by default those of docs/profiles"
     )

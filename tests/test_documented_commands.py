@@ -9,7 +9,6 @@ import click
 from tests.scripts import FOLDERS, ROOT
 from tests.test_mentions import pages
 from treeopt.cli.main import main
-from treeopt.cli.options.pair import pair_options
 
 FENCE = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
@@ -54,12 +53,11 @@ def script_options(path: Path) -> set[str]:
     for shared in SHARED:
         if f"from {shared.stem} import" in source:
             flags |= script_options(shared)
-    return flags | (PAIR if "pair_options" in source else set())
+    return flags
 
 
 DISTILLATION = ROOT / "tools" / "distillation.py"
-SHARED = ROOT / "tools" / "head_training.py", ROOT / "benchmarks" / "block_trees.py"
-PAIR = {flag for option in click.command("pair")(pair_options(print)).params for flag in option.opts}
+SHARED = ROOT / "tools" / "head_training.py", ROOT / "benchmarks" / "block_trees.py", ROOT / "benchmarks" / "common.py"
 
 
 def faults(page: Path, program: str, rest: str) -> list[str]:
@@ -93,4 +91,4 @@ def test_missing_commands_are_detected():
         ("python", "benchmarks/none.py --tokens 3"),
     ):
         assert faults(page, program, rest) == [f"README.md: {program} {rest}: no such command"]
-    assert faults(page, "python", "benchmarks/traversal.py --device cuda --dtype bfloat16 --sequences 3") == []
+    assert faults(page, "python", "benchmarks/traversal.py --target folder --sequences 3") == []

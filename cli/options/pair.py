@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.options.inputs import file
-from treeopt.cli.options.record import Heading, option, options
+from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import DEVICE, THREADS, Parsed
 from treeopt.records.machine import AUTO
 
@@ -103,7 +103,3 @@ class PairOptions:
         for line in () if quiet else (describe_run(pair), *pair.notes):
             click.echo(line, err=True)
         return pair
-
-
-pair_options = options(PairOptions, "pair")
-"""Adds the options of a pair to a script's command, which receives them as the argument `pair`."""

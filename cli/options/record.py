@@ -103,13 +103,13 @@ def _options_of_command() -> dict[str, click.Option]:
     return {str(param.name): param for param in params if isinstance(param, click.Option)}
 
 
-def options(record: type, name: str = "args") -> Callable[[Function], Function]:
-    """Return a decorator that adds the options of a record; the command receives the record as the argument `name`."""
+def options(record: type) -> Callable[[Function], Function]:
+    """Return a decorator that adds the options of a record; the command receives the record as the argument `args`."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)
         def command(*args: Any, **values: Any) -> Any:
-            return function(*args, **{name: _build_record(record, values)}, **values)
+            return function(*args, args=_build_record(record, values), **values)
 
         for add_parameter in reversed(list(_decorators(record))):
             add_parameter(command)

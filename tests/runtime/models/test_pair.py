@@ -19,8 +19,9 @@ from safetensors.torch import load_file, save_file
 from tests.support.passes import feed_tokens, new_cache
 from treeopt import bundled
 from treeopt.cli.main import main
-from treeopt.cli.options.pair import PairOptions, pair_options
+from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
+from treeopt.cli.options.record import options
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder
 from treeopt.runtime.models import load, pair
@@ -444,11 +445,11 @@ class TestCommands:
 
     def test_memory_limits_are_parsed(self):
         parsed = []
-        command = click.command()(pair_options(lambda pair: parsed.append(pair)))
-        for options in ([], ["--max-memory", "cpu=4GB,0=20GiB"]):
-            result = CliRunner().invoke(command, options)
+        command = click.command()(options(PairOptions)(lambda args: parsed.append(args)))
+        for arguments in ([], ["--max-memory", "cpu=4GB,0=20GiB"]):
+            result = CliRunner().invoke(command, arguments)
             assert result.exit_code == 0, result.output
-        assert [options.max_memory for options in parsed] == [(), (("cpu", "4GB"), ("0", "20GiB"))]
+        assert [args.max_memory for args in parsed] == [(), (("cpu", "4GB"), ("0", "20GiB"))]
 
     @pytest.mark.parametrize(
         "limits", ["", "4GB", "cpu=4", "cpu=4Gb", "gpu=4GB", "00=4GB", "cpu=4GB,cpu=5GB", "0=-1GB"]
