@@ -16,7 +16,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,46 +141,42 @@ def decode(args: argparse.Namespace) -> None:
         print(json.dumps(methods[name, temperature]()), flush=True)
 
 
-def build_single(build: Callable[[float], Any], prompts: list[list[int]]) -> Callable[[float], Method]:
-    """Return a function that builds a method which decodes prompts one after the other."""
-
-    def with_temperature(temperature: float) -> Method:
-        decoder = build(temperature)
-
-        def step_s() -> float:
-            seconds, steps = 0.0, 0
-            for prompt in prompts:
-                stream = decoder.stream(prompt, NEW_TOKENS)
-                next(stream)
-                start_s = time.perf_counter()
-                steps += sum(1 for _ in stream)
-                seconds += time.perf_counter() - start_s
-            return seconds / steps
-
-        return step_s
-
-    return with_temperature
+def single_step_s(decoder: Any, prompts: list[list[int]]) -> float:
+    """Decode prompts one after the other."""
+    seconds, steps = 0.0, 0
+    for prompt in prompts:
+        stream = decoder.stream(prompt, NEW_TOKENS)
+        next(stream)
+        start_s = time.perf_counter()
+        steps += sum(1 for _ in stream)
+        seconds += time.perf_counter() - start_s
+    return seconds / steps
 
 
-def build_batch(build: Callable[[float], Any], prompts: list[list[int]]) -> Callable[[float], Method]:
-    """Return a function that builds a method which decodes all prompts at a time."""
+def batch_step_s(decoder: Any, prompts: list[list[int]]) -> float:
+    """Decode all prompts at a time."""
     from treeopt.runtime.decoding.batch import GenerationRequest
 
-    def with_temperature(temperature: float) -> Method:
-        decoder = build(temperature)
-        requests = [GenerationRequest(prompt, NEW_TOKENS) for prompt in prompts]
+    requests = [GenerationRequest(prompt, NEW_TOKENS) for prompt in prompts]
+    stream = decoder.stream_all(requests, batch_size=len(requests))
+    for _ in requests:
+        next(stream)
+    start_s = time.perf_counter()
+    steps = sum(1 for _ in stream) / len(requests)  # each ends after about as many
+    return (time.perf_counter() - start_s) / steps
 
-        def step_s() -> float:
-            stream = decoder.stream_all(requests, batch_size=len(requests))
-            for _ in requests:
-                next(stream)
-            start_s = time.perf_counter()
-            steps = sum(1 for _ in stream) / len(requests)  # each ends after about as many
-            return (time.perf_counter() - start_s) / steps
 
-        return step_s
+def build_methods(
+    decoders: dict[str, Callable[[float], Any]], prompts: list[list[int]], batch_size: int, batched: Iterable[str]
+) -> Builders:
+    """Return functions that build each method: single sequences with every decoder, and a batch with those in `batched`."""
 
-    return with_temperature
+    def builder(name: str, measure: Callable[..., float], prompts: list[list[int]]) -> Callable[[float], Method]:
+        return lambda temperature: partial(measure, decoders[name](temperature), prompts)
+
+    singles = {name: builder(name, single_step_s, prompts[:PROMPTS]) for name in decoders}
+    batches = {f"{name} x {batch_size}": builder(name, batch_step_s, prompts[:batch_size]) for name in batched}
+    return singles | batches
 
 
 def copy_rate(device: str) -> float:
@@ -255,9 +252,7 @@ def random_methods(args: argparse.Namespace) -> tuple[Builders, int]:
         f"tree of {tree.nodes}": planned_decoder(models, tree, sequence_tokens=length),
         "eagle2 tree of 60": planned_decoder(models, None, dynamic, sequence_tokens=length),
     }
-    singles = {name: build_single(build, prompts[:PROMPTS]) for name, build in decoders.items()}
-    batches = {f"{name} x {args.batch_size}": build_batch(build, prompts) for name, build in decoders.items()}
-    return {**singles, **batches}, target.parameters * target.dtype.itemsize
+    return build_methods(decoders, prompts, args.batch_size, decoders), target.parameters * target.dtype.itemsize
 
 
 def pair_methods(args: argparse.Namespace) -> tuple[Builders, int]:
@@ -286,12 +281,8 @@ def pair_methods(args: argparse.Namespace) -> tuple[Builders, int]:
     if models.bundled:
         decoders["medusa"] = planned_decoder(models, tree, drafter_setting("medusa"))
     prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
-    singles = {name: build_single(build, prompts[:PROMPTS]) for name, build in decoders.items()}
-    batches = {
-        f"{name} x {args.batch_size}": build_batch(decoders[name], prompts[: args.batch_size])
-        for name in ("plain", "chain of 6", "tree, sequoia", "eagle")
-    }
-    return {**singles, **batches}, models.target.parameters * models.target.dtype.itemsize
+    methods = build_methods(decoders, prompts, args.batch_size, ("plain", "chain of 6", "tree, sequoia", "eagle"))
+    return methods, models.target.parameters * models.target.dtype.itemsize
 
 
 if __name__ == "__main__":
