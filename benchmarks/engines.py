@@ -24,6 +24,7 @@ from common import ROOT, TOOLS, describe_environment, progress, prose_prompts, s
 from tqdm import tqdm
 
 from treeopt import bundled
+from treeopt.engines import default_length
 from treeopt.engines.clients.client import EngineClient, EngineConfig
 from treeopt.engines.clients.registry import NAMES, create_client
 from treeopt.errors import TreeoptError
@@ -37,7 +38,8 @@ from treeopt.profiler.engine import Probe, ProbeSettings
 from treeopt.profiler.engine_profile import engine_profile, heading_of
 from treeopt.records.bench_file import BenchFile, parse_benches
 from treeopt.records.machine import read_processor_name
-from treeopt.records.results import EngineBench, EngineRow
+from treeopt.records.results import EngineBench
+from treeopt.report.engine_bench import engine_bench_table
 from treeopt.report.figures.benches import engine_panel
 
 RESULTS = ROOT / "build" / "engines"
@@ -189,32 +191,20 @@ def run(client: EngineClient, config: EngineConfig, prompts: tuple[str, ...]) ->
 
 
 def print_bench(bench: EngineBench) -> None:
-    """Print a line for each length, and the errors of the predictions."""
-    tqdm.write(
-        f"\n{'length':>8}{'tokens/step':>13}{'predicted':>10}{'tokens/s':>10}{'predicted':>10}{'error':>7}{'repeats':>9}  output"
-    )
-    for row in bench.rows:
-        relative_error = error(row)
-        tqdm.write(
-            f"{'* ' if row.chosen else '  '}{row.length:>6}{row.tokens_per_step:>13.2f}{row.predicted.tokens_per_step or 0:>10.2f}"
-            f"{row.tokens_per_s:>10.0f}{row.predicted.tokens_per_s or 0:>10.0f}{relative_error:>7.1%}{row.spread:>9.1%}  "
-            f"{'identical' if row.identical else 'DIFFERS'}"
-        )
+    """Print the table of `treeopt bench engine`, and the errors of the predictions."""
+    tqdm.write(engine_bench_table(bench, default_length(bench.engine)))
     tokens = [
         abs(row.predicted.tokens_per_step / row.tokens_per_step - 1)
         for row in bench.rows
         if row.predicted.tokens_per_step
     ]
-    speeds = [abs(error(row)) for row in bench.rows]
+    speeds = [
+        abs(row.predicted.tokens_per_s / row.tokens_per_s - 1) for row in bench.rows if row.predicted.tokens_per_s
+    ]
     tqdm.write(
         f"errors: tokens per step at most {max(tokens):.1%}, tokens per second {statistics.median(speeds):.1%} (median) and at most "
         f"{max(speeds):.1%}; gap to best {bench.gap_to_best:.1%}"
     )
-
-
-def error(row: EngineRow) -> float:
-    """Return the relative error of the predicted tokens per second."""
-    return (row.predicted.tokens_per_s or row.tokens_per_s) / row.tokens_per_s - 1
 
 
 if __name__ == "__main__":
