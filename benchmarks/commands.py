@@ -9,7 +9,6 @@ those that `treeopt profile` writes.
 """
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -47,7 +46,7 @@ SMALL = (
 )
 """Commands on a chain of 7 draft tokens, and a profile of one operating point."""
 HERE = Path(__file__).resolve().parent
-TREEOPT = Path(sys.executable).with_name("treeopt")
+TREEOPT = str(Path(sys.executable).with_name("treeopt"))
 FIFTY = [(context, batch) for batch in (1, 2, 4, 8, 16) for context in range(256, 2816, 256)]
 """Context lengths and batch sizes."""
 CPU, GPU = (1e-3, 6e-5), (1e-2, 1e-6)
@@ -114,7 +113,7 @@ def invented_profile(
 def run(command: Sequence[str], numba_cache: Path) -> Process:
     start_s = time.perf_counter()
     with subprocess.Popen(
-        [TREEOPT, *command],
+        command,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env=os.environ | {"NUMBA_CACHE_DIR": str(numba_cache)},
@@ -128,8 +127,9 @@ def run(command: Sequence[str], numba_cache: Path) -> Process:
     return Process(time.perf_counter() - start_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
-def report(name: str, command: Sequence[str], folder: Path, *, fresh: bool = False) -> None:
-    """Print the resources of a command; with `fresh`, first with an empty numba cache."""
+def report(name: str, arguments: Sequence[str], folder: Path, *, fresh: bool = False) -> None:
+    """Print the resources of a treeopt command; with `fresh`, first with an empty numba cache."""
+    command = [TREEOPT, *arguments]
     if fresh:
         with tempfile.TemporaryDirectory() as empty:
             print_processes(f"{name}, first", [run(command, Path(empty))])
@@ -145,24 +145,10 @@ def print_processes(name: str, processes: Sequence[Process]) -> None:
     )
 
 
-def cpu_s(*command: str | Path) -> float:
-    """Return the CPU time of a process."""
-
-    def used_s() -> float:
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return usage.ru_utime + usage.ru_stime
-
-    before_s = used_s()
-    subprocess.run(command, check=True, capture_output=True)
-    return used_s() - before_s
-
-
-def compare_starts() -> str:
+def compare_starts(folder: Path) -> str:
     """Compare `--help` with importing click, in CPU time, which other programs hardly affect."""
-    pairs = [
-        (cpu_s(TREEOPT, "--help"), cpu_s(sys.executable, "-c", "import click"))
-        for _ in progress(range(STARTS), "starts")
-    ]
+    commands = [TREEOPT, "--help"], [sys.executable, "-c", "import click"]
+    pairs = [[run(command, folder).cpu_s for command in commands] for _ in progress(range(STARTS), "starts")]
     treeopt_s, click_s = (statistics.median(times) for times in zip(*pairs, strict=True))
     return (
         f"treeopt --help: {treeopt_s:.3f} s of CPU, {treeopt_s / click_s:.2f} times as much as importing click, "
@@ -193,7 +179,7 @@ def main() -> None:
         chain(7).save(folder / "tree.json")
         for line in SMALL:
             report(line, [str(folder / word) if "." in word else word for word in line.split()], folder)
-    tqdm.write(compare_starts())
+        tqdm.write(compare_starts(folder))
 
 
 if __name__ == "__main__":
