@@ -18,5 +18,6 @@ def doctor(as_json: bool) -> None:
     from treeopt.doctor import doctor_text, run_checks
     from treeopt.files.serialization import serialize_record
 
-    report = run_checks()
-    click.echo(json.dumps(serialize_record(report, nulls=True), indent=2) if as_json else doctor_text(report))
+    checks = run_checks()
+    content = {"checks": [serialize_record(check, nulls=True) for check in checks]}
+    click.echo(json.dumps(content, indent=2) if as_json else doctor_text(checks))

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import no_other_programs
 from tests.cli.invented import call
 from treeopt import doctor
-from treeopt.doctor import Check, DoctorReport, doctor_text
+from treeopt.doctor import Check, doctor_text
 from treeopt.profiler.latency import load as load_module
 
 
@@ -178,16 +178,16 @@ def test_every_requirement_is_listed() -> None:
 
 def test_actions_follow_their_findings() -> None:
     good = Check(name="torch", found="2.13.0")
-    assert doctor_text(DoctorReport(checks=(good,))).splitlines()[-1] == "Nothing to do."
+    assert doctor_text([good]).splitlines()[-1] == "Nothing to do."
     bad = Check(name="power", found="on battery", action="Plug it in.")
-    lines = doctor_text(DoctorReport(checks=(good, bad, good))).splitlines()
+    lines = doctor_text([good, bad, good]).splitlines()
     assert lines[1].split() == ["power", "on", "battery"]
     assert lines[2] == "  -> Plug it in."
     assert lines[-1].startswith("1 thing to do")
 
 
 def test_control_characters_are_escaped() -> None:
-    text = doctor_text(DoctorReport(checks=(Check(name="processor", found="a\x1b[31m\u202eb"),)))
+    text = doctor_text([Check(name="processor", found="a\x1b[31m\u202eb")])
     assert "\x1b" not in text
     assert "\\x1b[31m" in text
 

@@ -3,7 +3,7 @@
 import math
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -45,29 +45,22 @@ class Check:
     """None if there is nothing to do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorReport:
-    """All checks, as printed by `treeopt doctor --json`."""
-
-    checks: tuple[Check, ...]
-
-
-def run_checks() -> DoctorReport:
+def run_checks() -> list[Check]:
     """Return all findings; other programs are observed for half a second."""
     checks = [check_treeopt(), check_packages(), check_torch(), *check_gpus()]
     checks += [check_threads(), check_processor(), check_power(), check_memory(), check_load()]
-    return DoctorReport(checks=(*checks, *check_optional(), *check_engines()))
+    return [*checks, *check_optional(), *check_engines()]
 
 
-def doctor_text(report: DoctorReport) -> str:
+def doctor_text(checks: Sequence[Check]) -> str:
     """Return a line for each finding, followed by what to do."""
-    rows = aligned([(check.name, check.found) for check in report.checks], [Column(least=18), Column()])
+    rows = aligned([(check.name, check.found) for check in checks], [Column(least=18), Column()])
     lines = []
-    for row, check in zip(rows, report.checks, strict=True):
+    for row, check in zip(rows, checks, strict=True):
         lines.append(row)
         if check.action is not None:
             lines.append(f"  -> {check.action}")
-    actions = sum(check.action is not None for check in report.checks)
+    actions = sum(check.action is not None for check in checks)
     summary = f"{counted(actions, 'thing')} to do: see the lines with ->." if actions else "Nothing to do."
     return "\n".join(printable(line) for line in [*lines, "", summary])
 
