@@ -163,8 +163,8 @@ def _detect_list(path: Path, content: Sequence[object]) -> Reader:
     if adjacency.is_parents(content):
         return Reader(adjacency.PARENTS, partial(adjacency.read_parents, path, content))
     if content and isinstance(content[0], tuple):
-        return Reader(paths.VLLM, partial(paths.read_vllm_list, path, content))
-    return Reader(medusa.FORMAT, partial(medusa.read_list, path, content))
+        return Reader(paths.VLLM, partial(paths.tree_from_paths, path, paths.VLLM_TREE, content))
+    return Reader(medusa.FORMAT, partial(paths.tree_from_paths, path, "choices", content))
 
 
 def _detect_by_names(path: Path, content: dict[str, Any]) -> Reader | None:

@@ -69,11 +69,6 @@ def write(
     return text.encode()
 
 
-def read_list(path: Path, content: object) -> TokenTree:
-    """Return the tree of a bare list of paths; raises FormatError naming the file, the path and the reason."""
-    return tree_from_paths(path, "choices", content)
-
-
 def read_object(path: Path, content: Mapping[str, object]) -> dict[str, TokenTree]:
     """Return the trees of a JSON object: under `choices`, `medusa_choices` or `eagle_choices`, or else all lists of paths.
 

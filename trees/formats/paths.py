@@ -125,11 +125,6 @@ def read_vllm_config(path: Path, content: Mapping[str, object]) -> TokenTree:
     return tree
 
 
-def read_vllm_list(path: Path, content: object) -> TokenTree:
-    """Return the tree of the bare list of tuples; raises FormatError naming the file, the path and the reason."""
-    return tree_from_paths(path, VLLM_TREE, content)
-
-
 VLLM = TreeFormat(
     name="vllm-tree",
     title="vLLM (speculative_token_tree)",
