@@ -56,10 +56,10 @@ class MapPoint:
     beyond: bool
     """Whether no timed pass takes twice as long; then `flatness` is a lower bound."""
     first: float
-    draft_cost: float | None
-    over_chain: float | None
+    draft_cost: float | None = None
+    over_chain: float | None = None
     """As planned from its profile; None without one."""
-    over_plain: float | None
+    over_plain: float | None = None
     published: bool = False
 
     @property
@@ -163,7 +163,6 @@ def _point_of_engine(path: Path, profile: Profile) -> MapPoint | None:
         beyond=beyond,
         first=float(plan.model.acceptance.table.rows(1)[0, 0, 0]),
         draft_cost=None if draft_s is None else draft_s / verify[0][1],
-        over_chain=None,
         over_plain=max(plan.chain.speedup.value, 1.0),
     )
 
@@ -177,9 +176,6 @@ def offloaded() -> MapPoint:
         flatness=flatness,
         beyond=beyond,
         first=float(table.rows(1)[0, 0, 0]),
-        draft_cost=None,
-        over_chain=None,
-        over_plain=None,
     )
 
 
@@ -192,8 +188,6 @@ def published() -> MapPoint:
         beyond=beyond,
         first=DEMO_FIRST,
         draft_cost=DEMO_DRAFT_MS / DEMO_MS[0],
-        over_chain=None,
-        over_plain=None,
         published=True,
     )
 

@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1600, help="optimizer steps (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="maximum (default: %(default)s)")
     args = parser.parse_args()
-    draft = new_llama(seed=1, hidden=128, layers=2, heads=4, head_size=32, tied_head=True)
+    draft = new_llama(seed=1, hidden=128, layers=2, head_size=32, tied_head=True)
     distil(draft, load_dataset(args.target), steps=args.steps, learning_rate=args.learning_rate)
     write_folder(args.output, draft.half().save_pretrained)
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 TRAINED_TOKENS = 1024
 TOKENS_PER_STEP = 8192
+HEADS = 4
+HELD_OUT_WINDOWS = 48
 
 
-def new_llama(
-    *, seed: int, hidden: int, layers: int, heads: int, head_size: int, tied_head: bool
-) -> "LlamaForCausalLM":
+def new_llama(*, seed: int, hidden: int, layers: int, head_size: int, tied_head: bool) -> "LlamaForCausalLM":
     """Return an untrained model over bytes with half as many key-value heads as heads."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -38,8 +38,8 @@ def new_llama(
             hidden_size=hidden,
             intermediate_size=hidden * 11 // 4,
             num_hidden_layers=layers,
-            num_attention_heads=heads,
-            num_key_value_heads=heads // 2,
+            num_attention_heads=HEADS,
+            num_key_value_heads=HEADS // 2,
             head_dim=head_size,
             max_position_embeddings=TRAINED_TOKENS,
             tie_word_embeddings=tied_head,
@@ -91,13 +91,13 @@ def schedule(progress: float) -> float:
 
 
 @torch.no_grad()
-def held_out_loss(model: torch.nn.Module, window_tokens: int = TRAINED_TOKENS, windows: int = 48) -> float:
+def held_out_loss(model: torch.nn.Module) -> float:
     """Return the mean next-byte loss in nats over evenly spaced held-out windows."""
     stream = corpus.byte_stream(held_out=True)
-    starts = torch.linspace(0, len(stream) - window_tokens - 1, windows).long()
+    starts = torch.linspace(0, len(stream) - TRAINED_TOKENS - 1, HELD_OUT_WINDOWS).long()
     losses = []
     for start in starts.tolist():
-        ids = stream[start : start + window_tokens + 1].long()[None]
+        ids = stream[start : start + TRAINED_TOKENS + 1].long()[None]
         logits = model(ids[:, :-1]).logits
         losses.append(cross_entropy(logits[0], ids[0, 1:]).item())
     return sum(losses) / len(losses)
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1600, help="optimizer steps (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="maximum (default: %(default)s)")
     args = parser.parse_args()
-    model = new_llama(seed=0, hidden=256, layers=8, heads=4, head_size=64, tied_head=False)
+    model = new_llama(seed=0, hidden=256, layers=8, head_size=64, tied_head=False)
     train(model, steps=args.steps, learning_rate=args.learning_rate)
     print(f"held-out loss {held_out_loss(model):.4f} nats per byte")
     write_folder(args.output, model.half().save_pretrained)

@@ -137,7 +137,7 @@ def parse(path: Path | str, text: str) -> TreeFile:
     """Return the content of a tree file's text; raises FormatError naming the file, the field and the reason."""
     fields = Fields(path, parse_json(path, text, unique_keys=True, constants=False))
     check_format(fields, FORMAT, VERSION)
-    tree = read_tree(fields)
+    tree = read_tree(fields, "parents")
     drafter = _read_drafter(fields) if "drafter" in fields else None
     reach = fields.build("reach", checked_reach, tree, fields.numbers("reach")) if "reach" in fields else None
     provenance = read_record(fields.mapping("provenance"), Provenance) if "provenance" in fields else None
@@ -154,7 +154,7 @@ def _read_drafter(fields: Fields) -> DrafterSetting:
         raise drafter.error(error.field or "name", str(error)) from None
 
 
-def read_tree(fields: Fields, name: str = "parents") -> TokenTree:
+def read_tree(fields: Fields, name: str) -> TokenTree:
     """Return the tree of a list of parents; raises FormatError for more than 65,536 nodes."""
 
     def make(parents: list[int]) -> TokenTree:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MS = 1000.0
 MAX_SAMPLES = 600
 """Samples to draw; of more, only every second, third, … one is drawn."""
+MAX_POINTS = 200
+"""Points of the planned curve."""
 MIN_OVERHEAD = 0.02
 """Overheads that move a curve by less than this relative change everywhere are not drawn."""
 NamedTable = tuple[str, LatencyTable]
@@ -145,6 +147,8 @@ def _draw_planned(axes: "Axes", plan: Plan, part: str) -> None:
         set_tooltips(mark, f"the choice verifies {tokens} tokens")
 
 
-def _thinned(last: int, most: int = 200) -> Int64:
-    """Return integers from 1 to `last`, at most about `most`, evenly spaced on a logarithmic axis."""
-    return np.unique(np.geomspace(1, last, most).round().astype(int)) if last > most else np.arange(1, last + 1)
+def _thinned(last: int) -> Int64:
+    """Return integers from 1 to `last`, at most about `MAX_POINTS`, evenly spaced on a logarithmic axis."""
+    if last <= MAX_POINTS:
+        return np.arange(1, last + 1)
+    return np.unique(np.geomspace(1, last, MAX_POINTS).round().astype(int))
