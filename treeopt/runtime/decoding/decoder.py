@@ -56,8 +56,8 @@ class Decoder:
             tokens.  It changes how many are accepted, never the distribution of the output.
         seed: of all random numbers; a sequence without a seed of its own derives one from this and its number.
         lossy: allow a rule under which the output does not follow the target's distribution.
-        max_sequence_tokens: longest sequence, prompt included; at most and by default as long as the target takes.  A draft
-            model that takes shorter sequences stops drafting at its own limit.
+        max_sequence_tokens: longest sequence, prompt included; at most and by default as long as the target takes and the
+            drafter has room for.  A draft model that takes shorter sequences stops drafting at its own limit.
         max_nodes: nodes of the largest tree for `change_tree`; by default this tree's, or the largest that `on_step`
             may change to.
         cuda_graphs: whether passes are captured as CUDA graphs, each shape when it occurs first; by default on a CUDA

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 
 import torch
 
@@ -9,6 +10,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Drafter
 from treeopt.runtime.drafters.plain import PlainDrafter
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.memory import check_batch_size, check_room, decoder_bytes
 from treeopt.runtime.models.model import (
@@ -69,14 +71,14 @@ class Setup:
                 f"max_sequence_tokens: expected 1 to {longest}, because {describe_length_limit(target)}. "
                 f"Got {max_sequence_tokens}."
             )
-        self.max_sequence_tokens = longest if max_sequence_tokens is None else max_sequence_tokens
-        """Longest sequence; the draft model may stop drafting earlier."""
-
-    @property
-    def _length_reason(self) -> str:
-        if self.max_sequence_tokens < self.target.config.max_positions:
-            return f"the decoder was made with max_sequence_tokens {self.max_sequence_tokens}"
-        return describe_length_limit(self.target)
+        limits = {describe_length_limit(target): longest}
+        if max_sequence_tokens is not None:
+            limits[f"the decoder was made with max_sequence_tokens {max_sequence_tokens}"] = max_sequence_tokens
+        elif isinstance(drafter, SequenceDrafter) and drafter.capacity is not None:
+            limits[f"the drafter was made with capacity {drafter.capacity}"] = drafter.capacity
+        self._length_reason, self.max_sequence_tokens = min(limits.items(), key=itemgetter(1))
+        """The longest sequence, and what limits it; the draft model may stop drafting earlier."""
+        self._check_capacity(drafter)
 
     def check_memory(self, sampling: Sampling) -> None:
         """Raise OutOfMemoryError if caches, masks and probabilities need more memory than is free."""
@@ -173,6 +175,18 @@ class Setup:
             raise InvalidValueError(
                 f"drafter: expected drafts of at most {self.max_nodes} tokens, the decoder's max_nodes. "
                 f"Got {drafter.max_tokens}: make the decoder with a larger max_nodes.",
+                field="drafter",
+            )
+        self._check_capacity(drafter)
+
+    def _check_capacity(self, drafter: object) -> None:
+        """Raise InvalidValueError for a drafter whose caches have no room for the longest sequence."""
+        capacity = drafter.capacity if isinstance(drafter, SequenceDrafter) else None
+        if capacity is not None and capacity < self.max_sequence_tokens:
+            raise InvalidValueError(
+                f"drafter: expected a capacity of at least {self.max_sequence_tokens} tokens, the decoder's "
+                f"max_sequence_tokens. Got {capacity}: make the drafter with a larger capacity, or the decoder with "
+                f"max_sequence_tokens={capacity}.",
                 field="drafter",
             )
 

@@ -130,14 +130,20 @@ def new_draft_sequences(model: DraftModel, capacity: int, nodes: int, sequences:
 
     Args:
         model: the draft model or head.
-        capacity: longest sequence.
+        capacity: longest sequence; of more tokens than the model takes, only those that it takes.
         nodes: nodes that a sequence is fed in a step, at most.
         sequences: how many.
     """
+    capacity = min(capacity, model.config.max_positions)
     if isinstance(model, EagleHead):
         return model.new_sequences(capacity, nodes, sequences)
     caches = new_caches(model, capacity + nodes, sequences)
     return [DraftModelSequence(model, cache) for cache in caches]
+
+
+def limit_capacity(model: DraftModel, capacity: int) -> int | None:
+    """Return the longest sequence with caches of a capacity; None for any, because the model stops drafting before."""
+    return capacity if capacity < model.config.max_positions else None
 
 
 def draft_states(model: DraftModel) -> RequestedStates:

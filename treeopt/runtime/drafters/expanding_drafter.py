@@ -14,6 +14,7 @@ from treeopt.runtime.drafters.draft_model import (
     DraftModel,
     DraftSequence,
     draft_states,
+    limit_capacity,
     new_draft_sequences,
     node_logits,
     predicted_tokens,
@@ -171,7 +172,8 @@ class ExpandingDrafter(SequenceDrafter[DraftSequence]):
         self.policy, self.requested_states, self.max_tokens = policy, draft_states(model), policy.max_nodes
         self._model = model
         self._runner = Runner(model, max_nodes=policy.max_fed, pool=make_graph_pool(model.device, cuda_graphs))
-        super().__init__(partial(new_draft_sequences, model, min(capacity, longest), policy.max_fed))
+        self.capacity = limit_capacity(model, capacity)
+        super().__init__(partial(new_draft_sequences, model, capacity, policy.max_fed))
         self._expansion = TreeExpansion(policy, 0)
         self._expansion.compile()
 

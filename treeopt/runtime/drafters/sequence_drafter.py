@@ -88,6 +88,8 @@ class SequenceDrafter(Generic[State]):
 
     sampled: bool = False
     requested_states: RequestedStates = NO_STATES
+    capacity: int | None = None
+    """Longest sequence that its caches have room for; None for any."""
 
     def __init__(self, new_sequences: Callable[[int], Sequence[State]]) -> None:
         self._sequences = SequencePool(new_sequences)

@@ -12,6 +12,7 @@ from treeopt.runtime.drafters.draft_model import (
     DraftModel,
     DraftSequence,
     draft_states,
+    limit_capacity,
     new_draft_sequences,
     node_logits,
     predicted_tokens,
@@ -65,8 +66,8 @@ class StaticTreeDrafter(SequenceDrafter[DraftSequence]):
         self.requested_states = draft_states(model)
         self._runner = Runner(model, max_nodes=self.max_tokens, pool=pool or make_graph_pool(model.device, cuda_graphs))
         self._sampler = LevelSampler(model, rule=rule, sampling=sampling, max_nodes=self.max_tokens)
-        longest = min(capacity, model.config.max_positions)
-        super().__init__(partial(new_draft_sequences, model, longest, self.max_tokens))
+        self.capacity = limit_capacity(model, capacity)
+        super().__init__(partial(new_draft_sequences, model, capacity, self.max_tokens))
 
     def _fill(self, drafts: Sequence[DraftSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:
         """Fill the tree below each root, one level and one draft pass after the other."""

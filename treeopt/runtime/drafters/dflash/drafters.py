@@ -73,6 +73,7 @@ class BlockDrafter(SequenceDrafter[DFlashSequence]):
     def __init__(self, head: DFlashHead, capacity: int, cuda_graphs: bool | None = None) -> None:
         self.head = head
         self.requested_states = head.requested_states
+        self.capacity = capacity
         self._runner = make_block_runner(head, cuda_graphs)
         super().__init__(
             lambda sequences: [DFlashSequence(head, cache) for cache in new_caches(head, capacity, sequences)]

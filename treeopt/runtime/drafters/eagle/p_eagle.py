@@ -83,6 +83,7 @@ class PEagleDrafter(SequenceDrafter[EagleSequence]):
         self.head = head
         self.requested_states = head.requested_states
         self.max_tokens = tree.nodes
+        self.capacity = capacity
         most_slots = 2 * head.levels  # the root, all levels accepted before it, and the other levels after it
         self._runner = Runner(head, max_nodes=most_slots, pool=make_graph_pool(head.device, cuda_graphs))
         super().__init__(partial(head.new_sequences, capacity, head.levels))
