@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.arrays import Float64, Int64
+from treeopt.profiler.acceptance.unroll import unroll
 from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
@@ -22,7 +23,6 @@ from treeopt.runtime.drafters.dflash import DFlashHead
 from treeopt.runtime.drafters.draft_model import top_children
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.p_eagle import PEagleHead
-from treeopt.runtime.drafters.eagle.unroll import unroll
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.models.attention import SequenceAttention
 from treeopt.runtime.models.finite import check_logits, not_finite_error

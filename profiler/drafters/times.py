@@ -12,7 +12,14 @@ from treeopt.profiler.budget import Deadline
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import STEP_ROUNDS, LatencyCurve, Passes
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
-from treeopt.profiler.latency.passes import ROOM_TOKENS, DecodingSteps, ModelPasses, TimedPoint, probe_trees
+from treeopt.profiler.latency.passes import (
+    ROOM_TOKENS,
+    DecodingSteps,
+    ModelPasses,
+    TimedPoint,
+    probe_trees,
+    zero_states,
+)
 from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, PointPasses
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.latency.steps import StepTimer, step_overheads
@@ -25,7 +32,6 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash import DFlashDrafter, DFlashHead, tree_filler
 from treeopt.runtime.drafters.dflash.drafters import make_block_runner, run_blocks
 from treeopt.runtime.drafters.eagle import PEagleDrafter, PEagleHead
-from treeopt.runtime.drafters.heads import zero_states
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter

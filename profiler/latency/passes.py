@@ -10,11 +10,10 @@ from torch import Tensor
 
 from treeopt.profiler.clock import Work
 from treeopt.records.sampling import Sampling
-from treeopt.runtime import Decoder
+from treeopt.runtime import Decoder, Transformer
 from treeopt.runtime.decoding.batch import GenerationRequest, RequestOutput
 from treeopt.runtime.drafters.eagle import EagleHead
-from treeopt.runtime.drafters.heads import zero_states
-from treeopt.runtime.models.model import LanguageModel, SequenceInput
+from treeopt.runtime.models.model import HiddenStates, LanguageModel, RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.runner import Runner, make_graph_pool
 from treeopt.runtime.rules import Rule
@@ -64,6 +63,12 @@ def probe_trees(max_nodes: int, max_depth: int | None = None, widest: int | None
         widths = np.bincount(tree.depth)[1:][:max_depth]
         trees.append(level_widths(np.minimum(widths, widest or tree.nodes).tolist()))
     return tuple(dict.fromkeys(tree for tree in trees if tree.nodes <= max_nodes))
+
+
+def zero_states(target: Transformer, requested: RequestedStates, tokens: int) -> HiddenStates:
+    """Return hidden states of zeros at `tokens` tokens: times do not depend on their values."""
+    zeros = torch.zeros((tokens, target.config.hidden), dtype=target.dtype, device=target.device)
+    return HiddenStates((zeros,) * len(requested.layer_ids), zeros if requested.last else None)
 
 
 class ModelPasses:

@@ -12,7 +12,6 @@ from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.model import HiddenStates, RequestedStates, concatenate
-from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
 
 
@@ -114,9 +113,3 @@ def check_children(argument: str, children: int, name: str, tokens: int) -> None
             f"{argument}: expected at most {tokens} children of a node, the vocabulary of {name}. "
             f"Got {children}: take a narrower tree."
         )
-
-
-def zero_states(target: Transformer, requested: RequestedStates, tokens: int) -> HiddenStates:
-    """Return zero hidden states of a target at `tokens` tokens, for timing."""
-    zeros = torch.zeros((tokens, target.config.hidden), dtype=target.dtype, device=target.device)
-    return HiddenStates((zeros,) * len(requested.layer_ids), zeros if requested.last else None)
