@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.rotary import Rotations
 
 
 class _Module:
@@ -168,7 +167,7 @@ def moved_model(model):
     other = copy(model)
     other.weights = _moved(model.weights)
     other.device = SECOND
-    other._rotations = Rotations(model.config.head_size, model.config.rope_base, model.config.rope_scaling, SECOND)
+    other._rotations = model.config.rotations(SECOND)
     return other
 
 
