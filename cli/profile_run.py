@@ -144,7 +144,7 @@ def _load_drafters(
     for drafter in args.other_drafters:
         heads = replace(drafter, block_draft_tokens=None)
         if heads not in loaded:
-            loaded[heads] = load_drafter(heads, models, capacity=capacity)
+            loaded[heads] = load_drafter(heads, models, capacity=capacity, cuda_graphs=settings.cuda_graphs)
         drafters.append(loaded[heads].with_block_of(drafter.block_draft_tokens))
     return drafters
 

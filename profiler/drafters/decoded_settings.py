@@ -1,7 +1,7 @@
 """Measuring one drafter with trees of its own: all prompts are decoded with the settings that are fast on a few."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -33,7 +33,6 @@ from treeopt.records.measured_drafter import MeasuredSetting, MeasuredSettings, 
 from treeopt.records.profile import Profile
 from treeopt.records.rules import TARGET_RULE
 from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.trees.drafter_parameters import PromptLookupSetting
 from treeopt.trees.drafter_setting import DrafterSetting
@@ -67,7 +66,6 @@ class SettingsMeasurement:
     """Without drafters."""
     generated: Mapping[str, PlainSequences]
     """Plain decoding of the target, by the names of operating points; only used if the drafter can be replayed."""
-    settings: Settings
     positions: int
     """New tokens of each sequence."""
     categories: Sequence[str]
@@ -197,14 +195,12 @@ class SettingsMeasurement:
         return list(prompt_set.prompts)[: len(decodes[0])], decodes
 
     def _decoder(self, setting: DrafterSetting | None, point: DecodingPoint) -> Decoder:
-        loaded = replace(self.drafter, cuda_graphs=self.settings.cuda_graphs)
-        drafter: Drafter | None = None if setting is None else loaded.make_with_setting(setting)
         return Decoder(
-            loaded.target,
-            drafter,
+            self.drafter.target,
+            None if setting is None else self.drafter.make_with_setting(setting),
             sampling=point.sampling,
-            max_sequence_tokens=loaded.capacity,
-            cuda_graphs=loaded.cuda_graphs,
+            max_sequence_tokens=self.drafter.capacity,
+            cuda_graphs=self.drafter.cuda_graphs,
         )
 
     @property

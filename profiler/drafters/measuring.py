@@ -170,7 +170,6 @@ class DrafterMeasurement:
             drafter=drafter,
             profile=self.profile,
             generated=generated,
-            settings=self.settings,
             positions=self.positions,
             categories=self.categories,
             recorder=replace(self.recorder, tick=bar.update),

@@ -158,24 +158,22 @@ class DrafterTimer:
         return LatencyTable(levels, [timing] * len(levels))
 
     def _open_passes(self, tokens: Sequence[int], point: TimedPoint, max_tokens: int) -> Passes:
-        heads, rule = self.drafter.heads, get_rule(TARGET_RULE)
+        heads, rule, graphs = self.drafter.heads, get_rule(TARGET_RULE), self.drafter.cuda_graphs
         if isinstance(heads, MedusaHeads):
             return Passes(lambda _: _medusa_pass(heads, point.batch_size))
         if isinstance(heads, DFlashHead):
-            graphs = self.settings.cuda_graphs
             return Passes(_dflash_passes(heads, len(tokens), point.batch_size, cuda_graphs=graphs))
         if isinstance(heads, PEagleHead):
-            block = ModelPasses(heads, tokens, point.batch_size, heads.levels, cuda_graphs=self.settings.cuda_graphs)
+            block = ModelPasses(heads, tokens, point.batch_size, heads.levels, cuda_graphs=graphs)
             return Passes(cache(lambda levels: block.draft_levels(levels, min(TOP_K, heads.tokens))))
-        passes = ModelPasses(heads, tokens, point.batch_size, max_tokens, cuda_graphs=self.settings.cuda_graphs)
+        passes = ModelPasses(heads, tokens, point.batch_size, max_tokens, cuda_graphs=graphs)
         return Passes(cache(lambda width: passes.draft(width, point.sampling, rule)))
 
     def _open_steps(self, tokens: Sequence[int], trees: Sequence[TokenTree], point: TimedPoint) -> DecodingSteps:
         """Return the steps of a decoder with room for every tree."""
         largest = max(trees, key=lambda tree: tree.nodes)
         capacity = point.context_tokens + ROOM_TOKENS
-        graphs = self.settings.cuda_graphs
-        drafter = replace(self.drafter, capacity=capacity, cuda_graphs=graphs).make_with_tree(largest)
+        drafter = replace(self.drafter, capacity=capacity).make_with_tree(largest)
         assert isinstance(
             drafter, StaticTreeDrafter | MedusaDrafter | DFlashDrafter | PEagleDrafter
         )  # they fill any tree
@@ -184,7 +182,7 @@ class DrafterTimer:
             drafter,
             sampling=point.sampling,
             max_sequence_tokens=capacity,
-            cuda_graphs=graphs,
+            cuda_graphs=self.drafter.cuda_graphs,
         )
         return DecodingSteps(decoder, tokens[: point.context_tokens], point.batch_size, drafter.change_tree)
 

@@ -54,6 +54,20 @@ def test_layers_apply_to_eagle_heads_only(folder: Path, monkeypatch: pytest.Monk
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.usefixtures("folder")
+def test_cuda_graphs_apply_to_drafters(monkeypatch: pytest.MonkeyPatch):
+    received = []
+
+    def load(*_, cuda_graphs, **__):
+        received.append(cuda_graphs)
+        raise TreeoptError("enough")
+
+    monkeypatch.setattr("treeopt.runtime.drafters.registry.load_drafter", load)
+    for option in ((), ("--cuda-graphs",), ("--no-cuda-graphs",)):
+        assert call("profile", *LITTLE, "--drafter", "lookahead", *option).exit_code == 1
+    assert received == [None, True, False]
+
+
 def test_layers_of_a_profile_reach_the_plan_and_the_tree_file(folder: Path):
     profile = invented()
     profile = replace(

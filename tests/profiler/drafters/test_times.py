@@ -117,10 +117,10 @@ def test_operating_points_beyond_memory_are_left_out(loaded, monkeypatch):
 
 @pytest.mark.parametrize("name", ["eagle", "p-eagle", "dflash", "dspark"])
 @pytest.mark.parametrize("cuda_graphs", [False, True])
-def test_steps_capture_the_passes_of_heads_as_the_settings_say(loaded, name, cuda_graphs):
-    settings = replace(SETTINGS, cuda_graphs=cuda_graphs)
+def test_steps_capture_the_passes_of_heads_as_they_were_loaded(loaded, name, cuda_graphs):
+    drafter = replace(loaded(name), cuda_graphs=cuda_graphs)
     point, tokens = TimedPoint(context_tokens=20, batch_size=1, sampling=GREEDY), [3, 1, 4, 1] * 5
-    timer = DrafterTimer(loaded(name), tokens, settings, Recorder(CountingClock(), Checkpoint(None, "")))
+    timer = DrafterTimer(drafter, tokens, SETTINGS, Recorder(CountingClock(), Checkpoint(None, "")))
     decoder = timer._open_steps(tokens, [chain(2)], point).decoder
     list(decoder.generate([3, 1, 4], 6))
     assert bool(decoder._drafter._runner.captured) == cuda_graphs

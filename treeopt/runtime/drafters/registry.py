@@ -156,13 +156,16 @@ DRAFTER_KINDS = {
 """The drafters of `treeopt.trees.drafter_setting.PARAMETERS`, except a draft model with a static tree."""
 
 
-def load_drafter(setting: DrafterSetting, models: ModelPair, *, capacity: int | None = None) -> LoadedDrafter:
+def load_drafter(
+    setting: DrafterSetting, models: ModelPair, *, capacity: int | None = None, cuda_graphs: bool | None = None
+) -> LoadedDrafter:
     """Load the heads of a drafter, if it has any.
 
     Args:
         setting: of any drafter but the draft model; all but its digest and values are used.
         models: the pair that decodes.
         capacity: longest sequence; by default the target's maximum.
+        cuda_graphs: whether its passes are captured as CUDA graphs, by default on a CUDA device.
 
     Raises InfeasibleError for bundled heads with another target, for a target without hidden states, and for a drafter
     that needs a draft model without one, InvalidValueError for larger blocks than the head was trained for, TreeoptError
@@ -200,6 +203,7 @@ def load_drafter(setting: DrafterSetting, models: ModelPair, *, capacity: int | 
         draft=models.draft,
         heads=heads,
         capacity=target.config.max_positions if capacity is None else capacity,
+        cuda_graphs=cuda_graphs,
     )
     return loaded.with_block_of(setting.block_draft_tokens)
 
