@@ -12,7 +12,7 @@ from treeopt.files.json_file import read_object
 from treeopt.runtime.drafters.dflash import DDTreeDrafter, DFlashDrafter, DFlashHead, load_dflash
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.eagle import PEagleDrafter, load_eagle, load_p_eagle
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, ExpansionPolicy
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
@@ -105,14 +105,14 @@ def _load_block_head(name: str, folder: Path, target: Transformer, *, markov: bo
     return head
 
 
-def _expanding(loaded: LoadedDrafter, policy: ExpansionPolicy) -> Drafter:
-    model = loaded.draft if loaded.heads is None else loaded.heads
-    assert model is not None  # loaded with one of the two
-    return ExpandingDrafter(model, policy, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs)
+def _with_caches(drafter: Callable[..., Drafter]) -> Callable[[LoadedDrafter, Any], Drafter]:
+    """Return the constructor of a drafter with caches, from its class."""
 
+    def make(loaded: LoadedDrafter, setting: Any) -> Drafter:
+        model = loaded.draft if loaded.heads is None else loaded.heads
+        return drafter(model, setting, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs)
 
-def _dflash(loaded: LoadedDrafter, tree: TokenTree) -> Drafter:
-    return DFlashDrafter(loaded.heads, tree, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs)
+    return make
 
 
 DRAFTER_KINDS = {
@@ -121,35 +121,18 @@ DRAFTER_KINDS = {
         load=load_medusa,
         bundled=bundle.MEDUSA,
     ),
-    "dflash": DrafterKind(_dflash, load=partial(_load_block_head, "dflash"), bundled=bundle.DFLASH),
-    "dspark": DrafterKind(_dflash, load=partial(_load_block_head, "dspark", markov=True)),
-    "ddtree": DrafterKind(
-        lambda loaded, setting: DDTreeDrafter(
-            loaded.heads, setting, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs
-        ),
-        load=partial(_load_block_head, "ddtree"),
-        bundled=bundle.DFLASH,
-    ),
+    "dflash": DrafterKind(_with_caches(DFlashDrafter), load=partial(_load_block_head, "dflash"), bundled=bundle.DFLASH),
+    "dspark": DrafterKind(_with_caches(DFlashDrafter), load=partial(_load_block_head, "dspark", markov=True)),
+    "ddtree": DrafterKind(_with_caches(DDTreeDrafter), load=partial(_load_block_head, "ddtree"), bundled=bundle.DFLASH),
     "redrafter": DrafterKind(
         lambda loaded, setting: RedrafterDrafter(loaded.heads, setting.width, setting.length),
         load=load_redrafter,
         bundled=bundle.REDRAFTER,
     ),
-    "eagle": DrafterKind(
-        lambda loaded, tree: StaticTreeDrafter(
-            loaded.heads, tree, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs
-        ),
-        load=load_eagle,
-        bundled=bundle.EAGLE,
-    ),
-    "p-eagle": DrafterKind(
-        lambda loaded, tree: PEagleDrafter(
-            loaded.heads, tree, capacity=loaded.capacity, cuda_graphs=loaded.cuda_graphs
-        ),
-        load=load_p_eagle,
-    ),
-    "eagle2": DrafterKind(_expanding, load=load_eagle),
-    "specexec": DrafterKind(_expanding),
+    "eagle": DrafterKind(_with_caches(StaticTreeDrafter), load=load_eagle, bundled=bundle.EAGLE),
+    "p-eagle": DrafterKind(_with_caches(PEagleDrafter), load=load_p_eagle),
+    "eagle2": DrafterKind(_with_caches(ExpandingDrafter), load=load_eagle),
+    "specexec": DrafterKind(_with_caches(ExpandingDrafter)),
     "lookahead": DrafterKind(lambda _, setting: LookaheadDrafter(setting.window, setting.ngram, setting.candidates)),
     "prompt-lookup": DrafterKind(lambda _, setting: PromptLookupDrafter(setting.ngram, setting.length)),
 }
