@@ -144,7 +144,7 @@ class Decoder:
         Raises InvalidValueError for a tree of more than `max_nodes` nodes, for one that the decoder could not be made
         with, and if a drafter brings its own trees.
         """
-        self._check_change(tree)
+        self._setup.check_tree(tree)
         self._use_tree(tree)
 
     def change_drafter(self, drafter: Drafter) -> None:
@@ -155,7 +155,7 @@ class Decoder:
         Raises InvalidValueError for a drafter that samples its tokens, reads the target's states or has drafts of more
         than `max_nodes` tokens, and for a decoder that was made with its own drafter.
         """
-        self._setup.check_change(drafter)
+        self._setup.check_drafter(drafter)
         self._switching.take(drafter)
 
     def generate(
@@ -277,7 +277,7 @@ class Decoder:
         self._setup.check_batch(self.sampling, batch_size, allocated=self._targets.free)
         if schedule is not None:
             for segment in schedule.trees:
-                self._check_change(segment.tree)
+                self._setup.check_tree(segment.tree)
 
         def before_step(running: int) -> None:
             if schedule is not None:
@@ -353,11 +353,6 @@ class Decoder:
         """Return the number of a new sequence, and its seed, which by default depends on the number."""
         self._last_sequence += 1
         return self._last_sequence, sequence_seed(self._seed, self._last_sequence) if seed is None else seed
-
-    def _check_change(self, tree: TokenTree) -> None:
-        if self._setup.tree is None:
-            raise InvalidValueError("tree: expected none, because the drafter brings its own. Got one: leave it out.")
-        self._setup.check_tree(tree)
 
     def _use_tree(self, tree: TokenTree) -> None:
         """Draft a checked tree from the next step on."""

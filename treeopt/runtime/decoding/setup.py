@@ -113,6 +113,8 @@ class Setup:
 
     def check_tree(self, tree: TokenTree) -> None:
         """Raise InvalidValueError for a static tree that the decoder cannot draft and verify."""
+        if self.tree is None:
+            raise InvalidValueError("tree: expected none, because the drafter brings its own. Got one: leave it out.")
         if tree.nodes > 1 and self.draft is None:
             raise InvalidValueError(
                 f"drafter: expected a draft model for a tree of {tree.nodes} nodes. Got None.", field="drafter"
@@ -157,7 +159,7 @@ class Setup:
                 field="max_new_tokens",
             )
 
-    def check_change(self, drafter: Drafter) -> None:
+    def check_drafter(self, drafter: Drafter) -> None:
         """Raise InvalidValueError for a drafter that cannot replace the static tree during decoding."""
         if self.tree is None:
             raise InvalidValueError(
