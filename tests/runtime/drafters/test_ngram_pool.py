@@ -1,10 +1,8 @@
 """The n-gram pool, next to a plain dictionary that stores the time of every addition and use."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.lookahead import NgramPool
 
 
@@ -74,16 +72,3 @@ def test_all_ngrams_of_a_sequence_are_added_in_order():
     assert pool.find(8) == []
     pool.add([1, 5, 5])
     assert continuations == [(2, 4), (2, 3)]  # a copy
-
-
-@pytest.mark.parametrize(
-    ("sizes", "reason"),
-    [
-        ((1, 1, 1), r"ngram: expected at least 2. Got 1"),
-        ((2, 0, 1), r"capacity_keys: expected at least 1. Got 0"),
-        ((2, 1, 0), r"per_key: expected at least 1. Got 0"),
-    ],
-)
-def test_sizes_out_of_range_are_refused(sizes, reason):
-    with pytest.raises(InvalidValueError, match=reason):
-        NgramPool(*sizes)

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from treeopt.arrays import Bool, Int64
-from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import Beam, merge_beams
 from treeopt.runtime.drafters.drafter import Proposal, SideTokens, Step
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
@@ -139,14 +138,9 @@ class NgramPool:
         ngram: tokens of an n-gram, at least 2.
         capacity_keys: keys, at least 1.
         per_key: continuations of a key, at least 1.
-
-    Raises InvalidValueError for smaller numbers.
     """
 
     def __init__(self, ngram: int, capacity_keys: int, per_key: int) -> None:
-        for name, value, least in (("ngram", ngram, 2), ("capacity_keys", capacity_keys, 1), ("per_key", per_key, 1)):
-            if value < least:
-                raise InvalidValueError(f"{name}: expected at least {least}. Got {value}.")
         self.ngram = ngram
         self.capacity_keys = capacity_keys
         self.per_key = per_key
