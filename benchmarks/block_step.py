@@ -3,13 +3,12 @@
 The bundled pair decodes held-out prompts. The first steps of every budget are left out.
 """
 
-import argparse
 import time
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from common import default_prompts, describe_environment, progress
+from common import default_prompts, describe_environment, floats, progress, script_parser
 
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.dflash.drafters import DDTreeDrafter, DFlashSequence
@@ -43,8 +42,8 @@ class TimedDrafter(DDTreeDrafter):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--budgets", default="8,16,32,64", help="comma-separated (default: %(default)s)")
+    parser = script_parser(__doc__)
+    parser.add_argument("--budgets", type=floats, default="8,16,32,64", help="comma-separated (default: %(default)s)")
     parser.add_argument("--max-new-tokens", type=int, default=64, help="of each prompt (default: %(default)s)")
     args = parser.parse_args()
     print(describe_environment())
@@ -53,7 +52,7 @@ def main() -> None:
     capacity = max(map(len, prompts)) + args.max_new_tokens + 64
     head = load_drafter(DrafterSetting(name="ddtree"), models, capacity=capacity).heads
     print(f"{'budget':>8}{'step, ms':>12}{'host, ms':>12}{'share, %':>12}")
-    for budget in map(int, args.budgets.split(",")):
+    for budget in map(int, args.budgets):
         drafter = TimedDrafter(head, DDTreeSetting(budget=budget), capacity=capacity)
         decoder = Decoder(models.target, drafter, max_sequence_tokens=capacity)
         steps_s = []
