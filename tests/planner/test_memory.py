@@ -101,7 +101,7 @@ def test_conditions_without_room_are_left_out():
 
 
 def test_a_profile_without_the_models_memory_is_refused():
-    with pytest.raises(InfeasibleError, match="^memory_bytes: expected a profile with the memory of weights"):
+    with pytest.raises(InfeasibleError, match=r"^memory_bytes: expected a profile with the memory of weights"):
         device_memory(invented(), 10**9)
 
 
