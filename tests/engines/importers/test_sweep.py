@@ -93,6 +93,12 @@ def test_plain_accept_length_of_0_excludes_the_target_token_or_stands_for_none(t
         "k,batch,tok_s_per_user,accept_length\n0,4,100,1\n3,4,200,2.5\n",
         '[{"k": 0, "tok_s": 100, "accept_length": null}, {"k": 3, "tok_s": 200, "accept_length": 2.5}]',
         '{"k": "0", "tok_s": "100"}\n{"k": "3", "tok_s": "200", "accept_length": "2.5"}\n',
+        "draft_len,tokens/s,mean acceptance length\n0,100,1\n3,200,2.5\n",
+        "spec_tokens,Output token throughput (tok/s),AL\n0,100,1\n3,200,2.5\n",
+        "gamma,ms/token,accept_rate\n0,10,\n3,5,0.5\n",
+        "k,batch,TPS/User,Acceptance rate (%)\n0,4,100,0\n3,4,200,50\n",
+        "k,tps,acceptance_rate\noff,100,\n3,200,50%\n",
+        "method,k,tokens/sec,tau\nbaseline,0,100,1\neagle3,3,200,2.5\n",
     ],
 )
 def test_csv_and_json_rows_give_one_profile(tmp_path, text):
@@ -105,7 +111,7 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
     ("text", "reason"),
     [
         ('[{"k": 3, "tok_s": true, "accept_length": 2.5}]', "tok_s: expected a number. Got 'True'"),
-        ('[{"k": 0, "tok_s": 9}, {"tok_s": 9, "accept_length": 2.5}]', "the draft length as one of k"),
+        ('[{"k": 0, "tok_s": 9}, {"tok_s": 9, "accept_length": 2.5}]', "the draft length, such as k"),
         (
             '{"k": 3, "tps": 9, "spec_decode_num_drafts": 9, "spec_decode_draft_tokens": Infinity}',
             "a number. Got 'inf'",
@@ -129,7 +135,17 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
         ("k,step_ms\n0,20\n2,30\n4,40\n", "an accept length with every step time"),
         ("k,tps,accept_len\n0,50,1\n2,70,1.9\n4,80,\n", "the accept length of the longest draft. Got none at 4"),
         ("k,tps\n0,50\n2,70\n", "plain decoding, which is length 0, and two draft lengths"),
-        ("k,tps\n0,50\n2,1e308\n4,80\n", "content: expected speeds .* is it another unit"),
+        ("k,tps\n0,50\n2,1e12\n4,80\n", "line 3: expected 1e-09 to 1e.06 seconds .* Got 1e-12: is it another unit"),
+        ("k,tps,acceptance\n0,50,\n2,80,0.7\n", "unknown column 'acceptance'. Rename it to accept_length if"),
+        (
+            "k,tok/s,tokens/sec,accept_len\n0,50,50,1\n2,80,80,2\n",
+            "one column of 'tok/s'. Got 'tokens/sec' too",
+        ),
+        (
+            "num_draft_tokens,tps,accept_len\n0,9,1\n3,18,2.2\n",
+            "includes the root, as in SGLang. Got 0: name the column",
+        ),
+        ("k,requests\n0,9\n2,18\n", r"needs columns of a draft length \(k\), a speed"),
         ('{"accept_length": 2.5, "mean_tpot_ms": 8.0}', "the draft length of each result"),
         ("[0.8, 0.4]", "give it to --acceptance"),
         (

@@ -127,9 +127,10 @@ def _read(path: Path | str, part: str, *, ranks: bool = False) -> Any:
     file = ForeignFile(path, read_unpacked(path, limit_bytes=MAX_BYTES), part, ranks=ranks)
     importer = next((importer for importer in IMPORTERS if importer.matches(file)), None)
     if importer is None:
+        needs = f", which needs {sweep.SWEEP_ROWS.needs}" if part == SWEEP else ""
         raise file.error(
             "content",
-            f"expected {part} in one of the formats of treeopt import --list. Got {_describe(file)}.",
+            f"expected {part} in one of the formats of treeopt import --list{needs}. Got {_describe(file)}.",
         )
     sought = {part, TIMES} if part == DRAFT_TIMES else {part}
     if importer.contains and sought.isdisjoint(importer.contains):

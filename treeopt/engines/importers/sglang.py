@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, acceptance_from_mean, pool_steps
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, NUMBER, ForeignFile, JsonObject, check_equal
 from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, ImportedAcceptance, Importer
-from treeopt.engines.importers.sweep import LENGTH, ROOTED
+from treeopt.engines.importers.sweep import LENGTH, ROOTED, unify_name
 from treeopt.engines.importers.table_rows import flatten_settings
 from treeopt.engines.prometheus import SampleError, read_samples
 
@@ -212,7 +212,7 @@ def is_mean_only(file: ForeignFile) -> bool:
     """Return whether objects have a mean acceptance but no draft length, such as those of SGLang's bench_serving."""
     settings = [flatten_settings(result.content) for result in file.objects]
     keys = {key for fields in settings for key, value in fields.items() if value is not None}
-    return not keys.isdisjoint(MEAN_KEYS) and keys.isdisjoint((*LENGTH, *ROOTED))
+    return not keys.isdisjoint(MEAN_KEYS) and set(map(unify_name, keys)).isdisjoint((*LENGTH, *ROOTED))
 
 
 def refuse_mean_only(file: ForeignFile) -> NoReturn:

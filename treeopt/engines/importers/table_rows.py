@@ -10,7 +10,7 @@ import csv
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -104,6 +104,8 @@ class Row:
     cells: dict[str, str]
     decimal: str
     """Decimal mark of numbers that may have thousands separators: a point, a comma, or empty if the file has both."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """Columns as the file names them, by other names that `cells` has."""
 
     def whole(self, name: str, *, least: int = 1) -> int:
         """Return a whole number, also if written as 8.0; raises FormatError for anything else."""
@@ -119,7 +121,7 @@ class Row:
         number = parse_number(text, self.decimal)
         if not math.isfinite(number):
             hint = _hint(text) or ": replace it or remove the line"
-            raise self.error(f"{name}: expected a number. Got {text!r:.60}{hint}.")
+            raise self.error(f"{self.titles.get(name, name)}: expected a number. Got {text!r:.60}{hint}.")
         return number
 
     def error(self, reason: str) -> FormatError:
