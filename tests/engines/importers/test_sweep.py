@@ -145,6 +145,10 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
             "num_draft_tokens,tps,accept_len\n0,9,1\n3,18,2.2\n",
             "includes the root, as in SGLang. Got 0: name the column",
         ),
+        (
+            "draft,k,tps,accept_len\na,0,9,1\na,2,18,2\nb,0,9,1\nb,2,12,1.5\n",
+            "'draft'. Got 'a', 'b': keep the rows of one",
+        ),
         ("k,requests\n0,9\n2,18\n", r"needs columns of a draft length \(k\), a speed"),
         ('{"accept_length": 2.5, "mean_tpot_ms": 8.0}', "the draft length of each result"),
         ("[0.8, 0.4]", "give it to --acceptance"),

@@ -80,7 +80,7 @@ RESULTS = frozenset(
         *("s", "ms", "us", "ns", "sec", "seconds", "duration", "latency", "throughput", "speed", "tok", "tps"),
     ]
 )
-"""Words of columns with results, which may differ between runs."""
+"""Words of columns with results, whose numbers may differ between runs."""
 NESTED_SETTINGS = {
     "speculative_config": ("method", "model", "num_speculative_tokens"),
     "server_info": (
@@ -148,13 +148,17 @@ class Rows:
 
         Raises FormatError naming the column.
         """
+        decimal = self.rows[0].decimal
         for name in self.names:
             words = set(split_words(name))
-            if name in known_columns or (words & (REPEATS | SPREADS | RESULTS) and not words & SETTINGS):
+            if name in known_columns or (words & (REPEATS | SPREADS) and not words & SETTINGS):
                 continue
             cells = [(point, row.cells[name]) for point, row in zip(points, self.rows, strict=True) if row.cells[name]]
             values = list(dict.fromkeys(cell for _, cell in cells))
-            if len(values) > 1 and (words & SETTINGS or not _are_results(cells, self.rows[0].decimal)):
+            are_numbers = all(math.isfinite(parse_number(value, decimal)) for value in values)
+            if words & RESULTS and not words & SETTINGS and are_numbers:
+                continue
+            if len(values) > 1 and (words & SETTINGS or not _are_results(cells, decimal)):
                 examples = ", ".join(map(repr, islice(values, 3)))
                 raise self.rows[0].file.error(
                     self.header_line,
