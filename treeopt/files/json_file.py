@@ -42,8 +42,28 @@ def parse_json(
     try:
         return json.loads(text, object_pairs_hook=_unique_keys if unique_keys else None, **hooks)
     except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:MAX_REASON]
-        raise FormatError(path, field, f"expected JSON ({reason}). Is it complete?") from None
+        raise _error(path, field, error) from None
+
+
+def parse_json_values(path: Path | str, text: str, *, field: str) -> list[Any]:
+    """Return the values of JSON text that contains one or several in a row, such as concatenated files.
+
+    Raises FormatError as `parse_json` with `unique_keys` does.
+    """
+    values, position = [], 0
+    try:
+        while position < len(text):
+            value, end = _DECODER.raw_decode(text, position)
+            values.append(value)
+            position = len(text) - len(text[end:].lstrip())
+    except (ValueError, RecursionError) as error:
+        raise _error(path, field, error) from None
+    return values
+
+
+def _error(path: Path | str, field: str, error: Exception) -> FormatError:
+    reason = " ".join(str(error).split())[:MAX_REASON]
+    return FormatError(path, field, f"expected JSON ({reason}). Is it complete?")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -55,3 +75,6 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)

@@ -1,5 +1,6 @@
 """A file that another program wrote: its bytes, text and JSON, parsed once for all importers."""
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
 from treeopt.files.foreign_text import decode_text
-from treeopt.files.json_file import parse_json
+from treeopt.files.json_file import parse_json, parse_json_values
 
 OPENING = ("{", "[")
 MESSAGES = ("log", "message", "msg")
@@ -108,7 +109,7 @@ class ForeignFile:
         try:
             return parse_json(self.path, self.text, unique_keys=True)
         except FormatError:
-            if "\n" in self.text.strip() and self._json_lines:
+            if self._json_lines:
                 return None
             raise
 
@@ -154,20 +155,20 @@ class ForeignFile:
 
     @cached_property
     def _json_lines(self) -> list[JsonObject]:
-        """The objects of JSON Lines; empty if the first line with a brace is not a complete object."""
+        """The objects of JSON Lines, also several on a line; empty if the first line with a brace has no complete one."""
         numbered = [(number, line) for number, line in enumerate(self.lines, start=1) if line.strip()]
         while numbered and numbered[-1][1].lstrip()[0].isalpha():
             numbered.pop()  # a summary that the program prints at its end
         start = next((index for index, (_, line) in enumerate(numbered) if line.lstrip().startswith("{")), None)
-        if start is None or not _is_object(numbered[start][1]):
+        if start is None or not _begins_with_object(numbered[start][1]):
             return []
         objects = []
         for number, line in numbered[start:]:
             place = f"line {number}"
-            content = parse_json(self.path, line, field=place, unique_keys=True)
-            if not isinstance(content, dict):
-                raise self.error(place, f"expected a JSON object. Got {line.strip()!r:.40}: delete the line.")
-            objects.append(JsonObject(self.path, place, content))
+            for content in parse_json_values(self.path, line.strip(), field=place):
+                if not isinstance(content, dict):
+                    raise self.error(place, f"expected a JSON object. Got {line.strip()!r:.40}: delete the line.")
+                objects.append(JsonObject(self.path, place, content))
         return objects
 
     def build(self, field: str, make: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
@@ -215,8 +216,8 @@ def source_text(path: Path | str, kind: str) -> str:
     return f"{name[:MAX_NAME]} ({kind})"
 
 
-def _is_object(line: str) -> bool:
+def _begins_with_object(line: str) -> bool:
     try:
-        return isinstance(parse_json("", line), dict)
-    except FormatError:
+        return isinstance(json.JSONDecoder().raw_decode(line.lstrip())[0], dict)
+    except (ValueError, RecursionError):
         return False
