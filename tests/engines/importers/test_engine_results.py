@@ -60,6 +60,7 @@ class TestVllmBench:
             assert result.table.p == pytest.approx(QUARTERS)
             assert result.table.counts.tolist() == [40 * runs, 30 * runs, 20 * runs]
             assert result.positions == 40 * runs
+        assert read_table(2 * json.dumps(VLLM_BENCH)).positions == 80  # two files without a line end, concatenated
 
     @pytest.mark.parametrize("drafts", [..., None])
     def test_result_with_rates_only_has_no_counts(self, read_table, drafts):
@@ -473,6 +474,18 @@ class TestLlamaServer:
         assert result.table.expected_tokens(chain(3)) == pytest.approx(1 + 150 / 110)
         assert "all 3 positions taken for equal" in result.imported[0].source
         refuse_table(self.SLOT.format(150, 300, ""), "draft acceptance", "take the server's /metrics")
+
+    def test_steps_of_older_logs_are_the_tokens_that_were_not_drafted(self, read_table):
+        """Two requests of 40 and 10 steps; the first token of each comes from prefill."""
+        log = "".join(
+            f"prompt eval time =      12.00 ms /    {99 + accepted} tokens (    1.00 ms per token)\n"
+            f"       eval time =    1234.00 ms /   {1 + steps + accepted} tokens (   12.34 ms per token)\n"
+            f"slot print_timing: id 0 | draft acceptance rate = 0.5 ( {accepted} accepted / {3 * steps} generated)\n"
+            for steps, accepted in ((40, 60), (10, 0))
+        )
+        result = read_table(log)
+        assert result.table.expected_tokens(chain(3)) == pytest.approx(1 + 60 / 50)
+        assert (result.prompts, result.positions) == (2, 50)
 
     @pytest.mark.parametrize(("rate", "reason"), [("1.750", "Got 1.75 at position 0"), ("0.300", "expected a prob")])
     def test_rates_above_1_or_rising_are_refused(self, refuse_table, rate, reason):

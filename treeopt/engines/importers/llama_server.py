@@ -6,7 +6,9 @@ When a request ends, its slot prints
     acceptance rate per position = (0.804, 0.701, 0.629, 0.515)
 
 Other versions print `mean len = 3.65`, and the rates on the next line as `acc per pos = (…)`, at -lv 4 only. Rates are
-over the request's steps, which are accepted / sum of the rates, or accepted / (mean - 1).
+over the request's steps, which are accepted / sum of the rates, or accepted / (mean - 1). Older versions print neither,
+and before it the generated tokens as `eval time = 1234.00 ms / 100 tokens`, of which all but the first and the accepted
+ones took a step.
 
 Each drafting method then prints its totals since the start of the server, in newer versions at -lv 4 only:
 
@@ -58,6 +60,7 @@ _REQUEST_MARK = re.compile(r"draft acceptance(?: rate)? =")
 _REQUEST = re.compile(
     r"draft acceptance(?: rate)? =.{0,40}?\(\s{0,20}(\d{1,12}) accepted /\s{0,20}(\d{1,12}) generated\)"
 )
+_REQUEST_TOKENS = re.compile(rf"(?<!prompt )eval time =\s{{0,20}}{NUMBER} ms /\s{{0,20}}(\d{{1,12}}) tokens")
 _REQUEST_MEAN = re.compile(rf"mean (?:acceptance length|len) =\s{{0,9}}({NUMBER})")
 _REQUEST_RATES = re.compile(rf"(?:acceptance rate per position|acc per pos) = {_RATES}")
 
@@ -84,18 +87,20 @@ class _Request:
     accepted: int
     drafted: int
     mean_tokens: float | None
+    tokens: int | None
+    """Generated tokens; None if the log has none before the request."""
     rates: tuple[float, ...] = ()
     """By position; empty if the log has none."""
 
     @property
     def steps(self) -> int | None:
-        """Steps that drafted; None if they follow neither from rates nor from a mean above 1."""
+        """Steps that drafted; None if they follow neither from rates, nor from a mean above 1, nor from the tokens."""
         if self.rates:
             total = sum(self.rates)
             return round(self.accepted / total) if total else -(-self.drafted // len(self.rates))
-        if self.mean_tokens is None or self.mean_tokens <= 1:
-            return None
-        return round(self.accepted / (self.mean_tokens - 1))
+        if self.mean_tokens is not None and self.mean_tokens > 1:
+            return round(self.accepted / (self.mean_tokens - 1))
+        return None if self.tokens is None else max(1, self.tokens - 1 - self.accepted)
 
 
 def read_log(file: ForeignFile) -> ImportedAcceptance | tuple[ImportedLatency, ...]:
@@ -171,10 +176,14 @@ def _build_draft_latency(file: ForeignFile, runs: Sequence[_Statistics], drafted
 
 def _read_requests(file: ForeignFile) -> list[_Request]:
     requests: list[_Request] = []
+    tokens: int | None = None
     for line in file.log.split("\n"):
+        if generated := _REQUEST_TOKENS.search(line):
+            tokens = int(generated[1])
         if totals := _REQUEST.search(line):
             mean = _REQUEST_MEAN.search(line)
-            requests.append(_Request(int(totals[1]), int(totals[2]), float(mean[1]) if mean else None))
+            requests.append(_Request(int(totals[1]), int(totals[2]), float(mean[1]) if mean else None, tokens))
+            tokens = None
         if requests and (rates := _REQUEST_RATES.search(line)):
             requests[-1].rates = tuple(map(float, rates[1].split(",")))
     return [request for request in requests if request.accepted <= request.drafted and request.drafted]
@@ -199,14 +208,14 @@ def _pool_requests(file: ForeignFile, requests: Sequence[_Request]) -> ImportedA
 def _average_requests(file: ForeignFile, requests: Sequence[_Request]) -> ImportedAcceptance:
     """Return the mean acceptance of all requests.
 
-    Requests without accepted tokens are taken to have drafted as many tokens per step as the others.
-    Raises FormatError if no request has a mean above 1.
+    Requests of an unknown number of steps are taken to have drafted as many tokens per step as the others.
+    Raises FormatError if no request has a known number.
     """
     counted = [(request, steps) for request in requests if (steps := request.steps)]
     if not counted:
         raise file.error(
             "draft acceptance",
-            "expected a mean length above 1 of a request. Got none: take the server's /metrics (--metrics).",
+            "expected a mean length above 1, or the eval time, of a request. Got none: take the server's /metrics (--metrics).",
         )
     drafted_per_step = sum(request.drafted for request, _ in counted) / sum(steps for _, steps in counted)
     drafted, accepted = sum(request.drafted for request in requests), sum(request.accepted for request in requests)
