@@ -26,6 +26,8 @@ def test_colours_are_text():
         (TEXT.encode("utf-16")[:-1], "bytes that are no text"),
         (TEXT.encode("utf-32-le"), "bytes that are no text"),
         (b"\x1f\x8b\x08\x00", "a gzip archive: unpack it"),
+        (b"\x28\xb5\x2f\xfd\x00", "a zstd archive: unpack it"),
+        (b"BZh91AY\x00", "a bzip2 archive: unpack it"),
         (b"PK\x03\x04", "a zip archive: is it a workbook? Save its table as CSV"),
     ],
 )

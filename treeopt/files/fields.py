@@ -180,7 +180,7 @@ def check_format(fields: Fields, name: str, version: int) -> None:
         raise fields.error("format", f"is missing. Expected a file of the format {name!r}: is it another kind of file?")
     actual_name = fields.text("format")
     if actual_name != name:
-        raise fields.error("format", f"expected {name!r}. Got {actual_name!r}: is it another kind of file?")
+        raise fields.error("format", f"expected {name!r}. Got {abbreviate(actual_name)}: is it another kind of file?")
     actual_version = fields.integer("version")
     if actual_version != version:
         raise fields.error("version", f"expected {version}. Got {actual_version}: update treeopt to read it.")

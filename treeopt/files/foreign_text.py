@@ -11,7 +11,13 @@ BYTE_ORDER_MARKS = (
 )
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 """Characters that text never contains; the escape character is not among them, because logs are coloured."""
-ARCHIVES = {b"\x1f\x8b": "a gzip archive: unpack it", b"PK": "a zip archive: is it a workbook? Save its table as CSV"}
+ARCHIVES = {
+    b"\x1f\x8b": "a gzip archive: unpack it",
+    b"\x28\xb5\x2f\xfd": "a zstd archive: unpack it",
+    b"\xfd7zXZ\0": "an xz archive: unpack it",
+    b"BZh": "a bzip2 archive: unpack it",
+    b"PK": "a zip archive: is it a workbook? Save its table as CSV",
+}
 """Descriptions by first bytes."""
 
 

@@ -87,7 +87,7 @@ SPEEDS = frozenset(("per", "tok", "token", "tokens", "tps", "throughput", "speed
 """Words of a column of speeds, whose name ends in a unit too."""
 PASSES = frozenset(("step", "pass", "iteration", "iter", "forward", "call"))
 """What a time may be per, such as `ms/step`."""
-MEANS = frozenset(("mean", "avg", "average", "median"))
+MEANS = frozenset(("mean", "avg", "average", "median", "p50"))
 DURATIONS = frozenset(("time", "latency", "duration", "elapsed", "wall"))
 BLOCK = "block"
 """A pass that drafts all levels; `tokens` are then the levels."""

@@ -18,7 +18,7 @@ from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.errors import FormatError
 
 SEPARATORS = ("\t", ";", ",", "|", " ")
-RULE = re.compile(r"[\s|:+=-]*[-=]{2}[\s|:+=-]*")
+RULE = re.compile(r"[\s|:+=-]*[-=][\s|:+=-]*")
 """The line under the names of a Markdown table, and the frame of others."""
 SPREADSHEET_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 """A first line that tells a spreadsheet the separator."""
@@ -56,6 +56,10 @@ SPREADS = frozenset(
         "var",
         "variance",
         "sem",
+        "se",
+        "stderr",
+        "iqr",
+        "mad",
         "cv",
         "min",
         "max",
