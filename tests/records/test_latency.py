@@ -1,6 +1,7 @@
 """Timings and latency tables: medians, intervals, and interpolation."""
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -49,6 +50,13 @@ class TestInterval:
     @pytest.mark.parametrize("count", range(1, 6))
     def test_few_samples_give_range(self, count):
         assert Timing(np.arange(1.0, count + 1)).interval_s == (1, count)
+
+    def test_interval_of_many_samples_is_quick_and_normal(self):
+        """Exact integers would take a minute; 1.96 standard deviations of the Binomial lie on each side."""
+        count, start_s = 150_000, time.perf_counter()
+        low, high = Timing(np.arange(1.0, count + 1)).interval_s
+        assert time.perf_counter() - start_s < 5
+        assert (high - low) / 2 == pytest.approx(1.96 * np.sqrt(count) / 2, abs=1.5)
 
 
 def table(tokens, medians) -> LatencyTable:

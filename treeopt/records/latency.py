@@ -1,5 +1,6 @@
 """Measured times: samples, their median and its interval, and a table of times by token count."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -112,14 +113,12 @@ def _excluded_per_side(count: int) -> int:
     """Return the number of ordered samples that a 95 % interval of the median excludes at each end.
 
     The number of samples below the median is Binomial(count, 1/2). Excluding j is allowed while P(Binomial <= j) <= 1/40.
-    Integer arithmetic, because 2**1024 is beyond the range of floats.
+    Computed from logarithms, because 2**1024 is beyond the range of floats.
     """
-    excluded, tail, ways = 0, 1, count  # tail: outcomes with at most `excluded` below; ways: outcomes with one more
-    while 40 * (tail + ways) <= 2**count:
-        excluded += 1
-        tail += ways
-        ways = ways * (count - excluded) // (excluded + 1)
-    return excluded
+    below = np.arange(1, count // 2 + 1)
+    log_ways = np.concatenate([[0.0], np.cumsum(np.log((count + 1 - below) / below))])
+    tails = np.cumsum(np.exp(log_ways - count * math.log(2)))
+    return max(0, int(np.searchsorted(tails, 1 / 40, side="right")) - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
