@@ -179,6 +179,7 @@ class TestCsv:
             ("tokens,seconds,batch\n1,0.1,0\n", "line 2", "batch: expected a whole number of at least 1"),
             ("tokens,seconds,context\n1,0.1,-1\n", "line 2", "context: expected a whole number of at least 0"),
             ("tokens,seconds,pass\n1,-1,overhead\n", "line 2", "a time of at least 0"),
+            ("tokens,ms\n" + 100_001 * "1,10\n", "content", "a table of at most 100000 lines. Got 100003: keep fewer"),
             ("tokens,s,batch\n" + "".join(f"1,1,{b}\n" for b in range(1, 1003)), "line 1002", "at most 1000 pairs"),
             ('tokens,seconds\n1,"0.1\n', "line 2", "values separated by ','"),
             ("tokens,seconds\n4,0.1\n8,0.2\n", "tokens", "verify: .*from 1 token, plain decoding's pass.* first at 4"),

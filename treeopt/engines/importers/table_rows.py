@@ -97,6 +97,9 @@ NESTED_SETTINGS = {
 """Drafting settings below a field of a result, such as vLLM's and SGLang's benchmarks write."""
 MAX_NESTED = 4000
 """Characters of a nested cell."""
+MAX_ROWS = 100_000
+HEADER_LINES = 1000
+"""Lines among which the header is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +232,7 @@ def read_header(file: ForeignFile) -> list[str]:
         cells = (name for row in file.objects for name in flatten_settings(row.content))
         return _normalize_names(list(dict.fromkeys(cells)))
     try:
-        header = _find_header(file)
+        header = _find_header(file, HEADER_LINES)
         first_values = len(header.names)
         if header.separator == " " and header.lines:
             first_values = len(_split_cells(file, *header.lines[0], header.separator))
@@ -245,9 +248,11 @@ def read_rows(file: ForeignFile) -> Rows:
     concatenated files. Of JSON, null is an empty cell. Lists and objects are left out, in text too, except drafting
     settings.
     """
+    if (count := len(file.objects if file.is_json else file.lines)) > MAX_ROWS:
+        raise file.error("content", f"expected a table of at most {MAX_ROWS} lines. Got {count}: keep fewer samples.")
     if file.is_json:
         return _read_objects(file)
-    header = _find_header(file)
+    header = _find_header(file, MAX_ROWS)
     names, separator = header.names, header.separator
     numbered = [(number, _split_cells(file, number, line, separator)) for number, line in header.lines]
     numbered = [(number, cells) for number, cells in numbered if any(cells) and _normalize_names(cells) != names]
@@ -331,8 +336,10 @@ class _Header:
     """The numbered lines below."""
 
 
-def _find_header(file: ForeignFile) -> _Header:
-    lines = [(f"line {number}", line) for number, line in enumerate(file.lines, start=1) if line.strip()]
+def _find_header(file: ForeignFile, max_lines: int) -> _Header:
+    """Return the header and the lines below it, of the first `max_lines` lines."""
+    numbered = enumerate(islice(file.lines, max_lines), start=1)
+    lines = [(f"line {number}", line) for number, line in numbered if line.strip()]
     separator = ""
     if lines and (match := SPREADSHEET_SEPARATOR.fullmatch(lines[0][1].strip())):
         separator = match[1]
