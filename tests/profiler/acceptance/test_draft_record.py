@@ -14,7 +14,6 @@ from treeopt.profiler import RecordFiles, Recording, RecordSize, Settings
 from treeopt.profiler.acceptance.expansion import Expander
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, ExpandingDrafter, Transformer
-from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain
 from treeopt.trees.drafter_parameters import DynamicTree, pool_nodes
 
@@ -98,11 +97,9 @@ def record(target, draft, prompts):
 
 
 @pytest.fixture(scope="module")
-def bundled(bundled_pair):
-    """Return the bundled pair, some prompts and their record."""
-    prompts = [bundled_pair.tokenizer.encode(text) for text in profile_prompts(load_prompts())[:3]]
-    settings = Settings(positions=120, record=RecordSize(top_k=6, depth=6))
-    return bundled_pair, prompts, record_drafts(bundled_pair.target, bundled_pair.draft, prompts, settings)
+def long_record(target, draft, prompts):
+    """Return a record of 20 positions of each prompt, for deep trees."""
+    return record_drafts(target, draft, prompts, Settings(positions=120, record=RecordSize(top_k=6, depth=6)))
 
 
 class TestContent:
@@ -179,24 +176,23 @@ class TestContent:
 
 
 class TestReplay:
-    def decoder(self, pair, tree, temperature):
-        drafter = ExpandingDrafter(pair.draft, tree, capacity=pair.draft.config.max_positions)
-        return Decoder(pair.target, drafter, temperature=temperature)
+    def decoder(self, target, draft, tree, temperature):
+        drafter = ExpandingDrafter(draft, tree, capacity=draft.config.max_positions)
+        return Decoder(target, drafter, temperature=temperature)
 
     @pytest.mark.parametrize("numbers", [(1, 6, 4), (4, 2, 1 + pool_nodes(4, 2)), (6, 6, 40)])
-    def test_replayed_steps_are_those_of_decoding(self, bundled, numbers):
-        pair, prompts, record = bundled
+    def test_replayed_steps_are_those_of_decoding(self, target, draft, prompts, long_record, numbers):
         tree = DynamicTree(top_k=numbers[0], depth=numbers[1], nodes=numbers[2])
-        decoder = self.decoder(pair, tree, 0.0)
-        assert replay(record, tree) == [[len(step) for step in decoder.stream(prompt, 40)] for prompt in prompts]
+        decoder, steps = self.decoder(target, draft, tree, 0.0), replay(long_record, tree)
+        assert steps == [[len(step) for step in decoder.stream(prompt, 20)] for prompt in prompts]
+        assert max(map(max, steps)) > 2
 
-    def test_replayed_steps_are_those_of_sampling(self, bundled):
-        pair, prompts, _ = bundled
+    def test_replayed_steps_are_those_of_sampling(self, target, draft, prompts):
         tree = DynamicTree(top_k=2, depth=3, nodes=5)
-        decoder = self.decoder(pair, tree, 0.6)
+        decoder = self.decoder(target, draft, tree, 0.6)
         settings = Settings(positions=40, samplings=(Sampling(0.6),), record=RecordSize(top_k=6, depth=6))
-        recording = make_recording(pair.target, pair.draft, prompts, settings)
-        for prompt in prompts:
+        recording = make_recording(target, draft, prompts, settings)
+        for prompt in prompts[:3]:
             steps = list(decoder.stream(prompt, 46))
             tokens = [token for step in steps for token in step]
             starts = np.cumsum([0, *map(len, steps[:-1])])
@@ -206,13 +202,12 @@ class TestReplay:
             lengths = [len(step) for start, step in zip(starts, steps, strict=True) if start < roots]
             assert (counts.tokens.item(), counts.steps.item()) == (sum(lengths), len(lengths))
 
-    def test_other_sizes_and_shifted_records_have_other_steps(self, bundled):
+    def test_other_sizes_and_shifted_records_have_other_steps(self, long_record):
         """Negative control."""
-        _, _, record = bundled
         small, large = (DynamicTree(top_k=3, depth=6, nodes=nodes) for nodes in (4, 12))
-        shifted = replace(record, accepted_ranks=np.roll(record.accepted_ranks, 1, axis=0))
-        steps = replay(record, large)
-        assert replay(record, small) != steps
+        shifted = replace(long_record, accepted_ranks=np.roll(long_record.accepted_ranks, 1, axis=0))
+        steps = replay(long_record, large)
+        assert replay(long_record, small) != steps
         assert replay(shifted, large) != steps
 
 
