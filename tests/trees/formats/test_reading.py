@@ -67,7 +67,7 @@ def replaced(values: list, place: tuple[int, ...], value: object) -> list:
             for i, item in enumerate(values)]  # fmt: skip
 
 
-MASK, SUCCESSORS = growmap()["mask"], [[1, 2], [3, 4], [5], [], [], []]
+MASK = growmap()["mask"]
 
 GROWMAPS = {
     "no roots": ({"roots": ...}, "roots", "is missing"),
