@@ -51,6 +51,7 @@ def test_output_follows_the_target(rule):
     assert p_value(TreeByLastStep(), rule) > 1e-3
 
 
+@pytest.mark.slow
 def test_changed_tokens_are_detected():
     """Negative control."""
     assert p_value(ReplacesTokens(), "sequoia") < 1e-6

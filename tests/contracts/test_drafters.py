@@ -64,12 +64,14 @@ class TestDistribution:
         assert p > 1e-3
         assert tokens_per_step == 1 if name == "plain" else 1 < tokens_per_step < LENGTH
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["dynamic tree", "medusa"])
     def test_a_child_that_the_target_did_not_sample_is_detected(self, p_value, name, monkeypatch):
         """Negative control."""
         monkeypatch.setattr(acceptance, "follow_tokens", first_children)
         assert p_value(name, 300)[0] < 1e-6
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["plain", "static tree, target"])
     def test_a_generator_restarted_in_every_step_is_detected(self, p_value, name):
         """Negative control."""
@@ -88,6 +90,7 @@ class TestGreedyOutput:
             assert tokens == greedy_text(target, prompt, count)
             assert {type(token) for token in tokens} <= {int}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["plain", "static tree", "dynamic tree", "medusa", "prompt lookup"])
     def test_a_stale_cache_of_the_target_is_detected(self, target, draft, name, greedy_text):
         """Negative control."""
@@ -125,6 +128,7 @@ class TestDrafts:
     def test_they_equal_those_of_a_fresh_decoder(self, target, draft, name):
         assert self.agreeing(name, target, draft)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "name",
         ["static tree", "dynamic tree", "best first", "medusa", "dflash", "ddtree", "redrafter", "eagle", "p-eagle"],

@@ -90,6 +90,7 @@ def count_equal(decode, plain, prompts):
     return sum(decode(k_ary(3, 3), prompt)[0] == plain(prompt) for prompt in prompts)
 
 
+@pytest.mark.slow
 class TestMistakes:
     """Negative controls: the comparison of outputs detects each mistake."""
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.profiler.pretended import Machine, SharedMachine, machine_and_pair
+from tests.support.slow import slow
 from treeopt.errors import TreeoptWarning
 from treeopt.planner import Confidence
 from treeopt.planner.certainty import Certainty, certainty
@@ -184,7 +185,7 @@ def test_long_sequences_leave_half_of_the_time_to_the_rest(make_model, monkeypat
     assert 0.3 < spent_s["acceptance"] / sum(spent_s.values()) < 0.65
 
 
-@pytest.mark.parametrize("interrupted", [30, 200])
+@pytest.mark.parametrize("interrupted", [*slow([30]), 200])
 def test_resumed_run_keeps_all_samples_and_has_the_time_left(make_model, tmp_path, interrupted):
     path = tmp_path / "checkpoint"
     first = Run(make_model, plan=constant_plan(0.5), checkpoint=Checkpoint(path, "h"))
@@ -207,7 +208,7 @@ def test_resumed_run_keeps_all_samples_and_has_the_time_left(make_model, tmp_pat
             assert resumed.checkpoint.samples(kind)[key][: len(values)] == values
 
 
-@pytest.mark.parametrize("timed_again", [True, False])
+@pytest.mark.parametrize("timed_again", [True, *slow([False])])
 def test_sizes_that_other_programs_disturbed_are_timed_again_after_they_end(make_model, monkeypatch, timed_again):
     """All sizes are timed first while others compute; none above 6 tokens or a width of 2 decides."""
     if not timed_again:  # negative control
@@ -329,7 +330,7 @@ def test_prompts_longer_than_the_models_are_cut_to_the_contexts(make_model, budg
         assert min(decodes.plain.tokens) >= 16
 
 
-@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize("corrected", [True, *slow([False])])
 def test_drift_changes_all_sizes_alike(make_model, monkeypatch, corrected):
     """The machine is slower by a quarter in every second second, in which other sizes decide."""
     if not corrected:  # negative control
@@ -350,7 +351,7 @@ def test_drift_changes_all_sizes_alike(make_model, monkeypatch, corrected):
     assert error < 0.03 if corrected else error > 0.2
 
 
-@pytest.mark.parametrize("corrected", [True, False])
+@pytest.mark.parametrize("corrected", [True, *slow([False])])
 def test_slower_machine_during_steps_does_not_change_their_overhead(make_model, monkeypatch, corrected):
     """The machine is slower by a quarter whenever steps are timed; the overhead is in plain steps."""
     if not corrected:  # negative control

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.support.passes import logits_after
+from tests.support.slow import slow
 from treeopt.profiler.bench.losslessness import (
     _logits_along,
     greedy_losslessness,
@@ -47,8 +48,7 @@ class TestSampled:
     @pytest.mark.parametrize(
         ("sampling", "tree", "options"),
         [
-            (WARM, k_ary(2, 3), {"rule": "typical", "lossy": True}),
-            (Sampling(0.45), None, {}),
+            *slow([(WARM, k_ary(2, 3), {"rule": "typical", "lossy": True}), (Sampling(0.45), None, {})]),
             (Sampling(0.8), None, {}),
         ],
         ids=["lossy rule", "colder", "warmer"],

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.slow import slow
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.acceptance import Acceptance, Draft
 from treeopt.runtime.rules import RULES
@@ -35,7 +36,7 @@ def exact_ends():
     return ends / ends.sum()
 
 
-@pytest.mark.parametrize("reseeded", [False, True])
+@pytest.mark.parametrize("reseeded", [False, *slow([True])])
 def test_ends_follow_the_target_and_repeated_random_numbers_are_found(chi_squared, reseeded):
     accept, generator, counts = acceptance("target", 1.0), torch.Generator().manual_seed(3), np.zeros((4, 6))
     accept.prepare(TREE)

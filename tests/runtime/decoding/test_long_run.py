@@ -69,6 +69,7 @@ def test_half_precision_keeps_the_distribution():
     assert excess(target=target, draft=draft) < ALLOWED
 
 
+@pytest.mark.slow
 class TestMistakes:
     def test_random_numbers_that_repeat_in_every_step_are_found(self):
         assert excess(kind=decoder_with(RestartedGenerator), tokens=FEWER) > REJECTED
@@ -88,7 +89,7 @@ class TestMistakes:
 
     @pytest.mark.parametrize(
         ("rule", "name"),
-        slow([("sequoia", "rules.sample_children.uniform"), ("target", "decoding.acceptance.uniform")]),
+        [("sequoia", "rules.sample_children.uniform"), ("target", "decoding.acceptance.uniform")],
     )
     def test_coarse_random_numbers_are_found(self, rule, name, monkeypatch):
         monkeypatch.setattr(f"treeopt.runtime.{name}", broken.coarse_uniform)
@@ -96,7 +97,7 @@ class TestMistakes:
 
     @pytest.mark.parametrize(
         "draw",
-        [broken.draw_likelier_first, *slow([lambda _: broken.draw_likeliest])],
+        [broken.draw_likelier_first, lambda _: broken.draw_likeliest],
         ids=["likelier first", "likeliest"],
     )
     def test_siblings_chosen_by_their_probability_are_found(self, draw, monkeypatch):
@@ -134,6 +135,7 @@ class TestShortOutputs:
     def test_outputs_follow_the_distribution_and_are_independent(self, chi_squared):
         assert min(self.p_values(chi_squared)) > 1e-3
 
+    @pytest.mark.slow
     def test_a_seed_shared_by_successive_outputs_is_found(self, chi_squared):
         class SharedSeeds(Decoder):
             def start(self, token_ids, *, seed):  # noqa: ARG002
@@ -141,5 +143,6 @@ class TestShortOutputs:
 
         assert self.p_values(chi_squared, SharedSeeds)[1] < 1e-9
 
+    @pytest.mark.slow
     def test_one_seed_for_all_outputs_is_found(self, chi_squared):
         assert max(self.p_values(chi_squared, seed=7)) < 1e-9

@@ -101,11 +101,13 @@ class TestDistribution:
         assert p_value > 1e-3
         assert tokens_per_step > 1.1
 
+    @pytest.mark.slow
     def test_output_without_the_check_does_not(self, chi_squared, toys, monkeypatch):
         """Other rules than traversal reject all children of a distribution that is NaN."""
         monkeypatch.setattr("treeopt.runtime.decoding.step.all_finite", lambda _: True)
         assert self.p_value(chi_squared, static("traversal"), toys, "all NaN", 400)[0] < 1e-6
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("rule", SAMPLED_DRAFTS)
     def test_output_with_whole_drafts_dropped_does_not(self, chi_squared, toys, rule, monkeypatch):
         monkeypatch.setattr("treeopt.runtime.decoding.step.count_usable_nodes", lambda *_: 1)

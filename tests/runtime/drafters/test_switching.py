@@ -147,6 +147,7 @@ def test_sampled_output_follows_the_target(rule, chi_squared):
     assert p_value(chi_squared, rule) > 1e-3
 
 
+@pytest.mark.slow
 def test_deterministic_drafts_verified_as_sampled_ones_are_found(monkeypatch, chi_squared):
     monkeypatch.setattr(Acceptance, "_is_tested", lambda *_: True)
     assert p_value(chi_squared, "sequoia") < 1e-6

@@ -152,6 +152,7 @@ def late_decoder(newer, logits_after):
     return LateDecoder
 
 
+@pytest.mark.slow
 def test_verification_against_newer_weights_is_detected(p_value, toy_folder, logits_after):
     """Negative control: weights change between sampling and verification."""
     assert p_value(late_decoder(perturbed_model(toy_folder, 4.0, seed=1), logits_after)) < 1e-6
