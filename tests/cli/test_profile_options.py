@@ -38,7 +38,9 @@ class TestImports:
         profile = Profile.load(curves / "profile.yaml")
         assert profile.latencies[0].verify.tokens.tolist() == [1, 8, 64]
         assert profile.acceptance().table.p[:, 0].tolist() == pytest.approx([0.7, 0.6, 0.5])
-        output = succeed("solve", "--budget", "8").stdout
+        output = succeed("solve", "--budget", "8").output
+        assert "imported without counts" in output
+        assert "% chance" not in output
         for origin in ("verify times: imported from v.csv", "draft times: imported from d.csv", "from a.json"):
             assert origin in output
 

@@ -250,12 +250,6 @@ class TestSchedule:
             )
             assert row["choice"]["parents"] == segment.option.tree.parents.tolist()
 
-    def test_temperature_is_a_filter(self, folder: Path) -> None:
-        profile = invented(tables=[TABLE, NOISY])
-        both, one = (solved_json(folder, profile, *FEW, *options) for options in ((), ("--temperature", 0.2)))
-        assert [point["temperature"] for point in both["schedule"]["plans"]] == [0.0, 0.2]
-        assert one["schedule"] is None
-
     @pytest.mark.parametrize(
         ("arguments", "options"),
         [

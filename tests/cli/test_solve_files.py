@@ -62,10 +62,6 @@ class TestFiles:
         np.testing.assert_array_equal(solution.expected_tokens, expected.expected_tokens)
         assert all(solution.tree(n, d) == expected.tree(n, d) for n in (1, 7, 32) for d in range(5))
 
-    def test_plot(self, folder: Path) -> None:
-        solved(folder, invented(), "--budget", 8, "--plot", "plan.svg")
-        assert (folder / "plan.svg").read_bytes().startswith(b"<?xml")
-
     @pytest.mark.parametrize(
         ("interrupted", "message", "names"),
         [

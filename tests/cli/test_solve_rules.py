@@ -36,13 +36,6 @@ class TestTable:
         assert "nodes and depth 4 under traversal is faster." in blocks[4]
         assert "chance that this is within 1 % of the fastest under traversal." in blocks[4]
 
-    def test_columns_are_aligned(self, folder: Path) -> None:
-        output = solved(folder, WITH_LOSSY, *FEW, "--lossy")
-        header = next(line for line in output.splitlines() if line.startswith("  rule "))
-        rows = rule_rows(output)
-        assert len({row.rindex(" (") for row in rows}) == 1
-        assert all(row[header.index("nodes") + 4] != " " == row[header.index("nodes") + 5] for row in rows)
-
     @pytest.mark.parametrize(("profile", "options"), [(invented(), ()), (TWO, ("--rule", "sequoia")), (WITH_LOSSY, ())])
     def test_one_planned_rule_has_no_table(self, folder: Path, profile, options: tuple[str, ...]) -> None:
         output = solved(folder, profile, *FEW, *options)
@@ -92,6 +85,8 @@ class TestSchedule:
         assert solved_json(folder, TWO, *FEW)["schedule"] is None
 
     def test_several_temperatures_have_one(self, folder: Path) -> None:
-        report = solved_json(folder, invented(tables=[TABLE, NOISY], others={"traversal": STEEP}), *FEW)
+        profile = invented(tables=[TABLE, NOISY], others={"traversal": STEEP})
+        report = solved_json(folder, profile, *FEW)
         plans = [(point["rule"], point["temperature"]) for point in report["schedule"]["plans"]]
         assert plans == [("traversal", 0.0), ("sequoia", 0.2)]
+        assert solved_json(folder, profile, *FEW, "--temperature", 0.2)["schedule"] is None

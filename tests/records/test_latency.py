@@ -96,7 +96,3 @@ class TestTable:
     def test_timings_must_match_counts(self, count):
         with pytest.raises(InvalidValueError, match=f"timings: expected 2, one per token count. Got {count}"):
             table([1, 2], [1.0] * count)
-
-    def test_counts_are_read_only(self):
-        with pytest.raises(ValueError, match="read-only"):
-            table([1, 2], [1.0, 2.0]).tokens[0] = 5

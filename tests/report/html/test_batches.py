@@ -108,9 +108,3 @@ def test_answer_is_for_the_planned_batch_size(batch_size: int, measured: float) 
         result = answer(contents_of(other, planned=found))
         assert result is not None
         assert result.measured == expected
-
-
-def test_warning_asks_for_a_measurement_of_the_choice() -> None:
-    found = planned()
-    assert any("Measure the choice" in warning for warning in page_warnings(Contents(planned=found)))
-    assert not any("Measure the choice" in warning for warning in page_warnings(contents_of(BATCHES, planned=found)))
