@@ -145,7 +145,7 @@ def test_profile_keeps_the_categories_of_prompts() -> None:
         for name, start in (("code", "def f():\n    return"), ("essay", "The sea is"))
     ]
     Path("mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    succeed("profile", *LITTLE, "--positions", "192", "--prompts", "mine.jsonl")
+    succeed("profile", *LITTLE, "--positions", "48", "--prompts", "mine.jsonl")
     assert sorted(Profile.load("profile.yaml").acceptances[0].categories) == ["code"] * 3 + ["essay"] * 3
     assert [row[0] for row in category_rows(succeed("solve").stdout)[1:]] == ["code", "essay"]
 

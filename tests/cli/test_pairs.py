@@ -77,6 +77,7 @@ class TestOwnPair:
         (own_pair / "my models" / "d").rename(own_pair / "renamed")
         assert warnings_of(succeed(*RUN, "--target", "moved", "--draft", "renamed")) == []
 
+    @pytest.mark.slow
     def test_offloaded_target_is_the_planned_model_with_other_times(self, own_pair: Path) -> None:
         pytest.importorskip("accelerate", reason="needs the hf extra")
         planned = load_file("tree.json")

@@ -99,6 +99,7 @@ class TestImports:
 
 @pytest.mark.usefixtures("folder")
 class TestConditions:
+    @pytest.mark.slow
     def test_every_combination_is_measured_and_planned(self) -> None:
         temperatures, samplings = (0.0, 0.7), ("greedy", "sampling")
         several = ("--context-tokens", "16,48", "--batch-sizes", "1,2", "--temperature")

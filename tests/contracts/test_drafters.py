@@ -24,7 +24,6 @@ from treeopt.runtime.drafters.heads import HeadSequence
 
 TOY_PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
 REPEATS = PROMPT[:3] * 4
-every_case = pytest.mark.parametrize("name", CASES)
 every_drafter = pytest.mark.parametrize("name", one_case_per_drafter())
 
 
@@ -58,7 +57,7 @@ def p_value(toys, logits_after, chi_squared):
 
 
 class TestDistribution:
-    @every_case
+    @every_drafter
     def test_several_steps_follow_the_target(self, p_value, name):
         p, tokens_per_step = p_value(name, FEW, SAMPLINGS[1])
         assert p > 1e-3
@@ -79,7 +78,7 @@ class TestDistribution:
 
 
 class TestGreedyOutput:
-    @every_case
+    @every_drafter
     def test_it_equals_plain_decoding(self, target, draft, name, greedy_text):
         """After one token, up to the longest sequence of the models, and of every requested length."""
         decoder = decoder_of(name, target, draft)

@@ -18,7 +18,7 @@ from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 PATH = ROOT / "examples" / "decode.py"
-TREES = [TokenTree([-1]), chain(1), k_ary(3, 3), level_widths([4, 6, 5, 3, 1, 1])]
+TREES = [TokenTree([-1]), chain(1), level_widths([4, 6, 5, 3, 1, 1])]
 MODELS = ["--target", str(bundled.TARGET), "--draft", str(bundled.DRAFT)]
 NEW_TOKENS = 24
 

@@ -154,6 +154,7 @@ def test_uncertain_plan_uses_the_budget(make_model):
     assert sum(run.budget.spent_s.values()) == pytest.approx(run.machine.passes_s, rel=0.05)
 
 
+@pytest.mark.slow
 def test_least_certain_part_has_most_of_the_time(make_model, monkeypatch):
     monkeypatch.setattr("treeopt.profiler.refinement.MAX_SAMPLES", 10**6)
     spent_s = {}

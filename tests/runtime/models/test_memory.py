@@ -110,6 +110,7 @@ class LogitsKeeper(Stepper):
         return outputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "field", "least"),
     [

@@ -169,7 +169,7 @@ class TestDrafters:
                 else DDTreeDrafter(head, DDTreeSetting(budget=9), capacity=60, cuda_graphs=cuda_graphs)
             )
             decoder = Decoder(deep, drafter, temperature=0.0, max_sequence_tokens=60, cuda_graphs=cuda_graphs)
-            requests = [GenerationRequest(prompt, 16) for prompt in (PROMPT, PROMPT[:1], PROMPT[:4])]
+            requests = [GenerationRequest(prompt, 8) for prompt in (PROMPT, PROMPT[:1], PROMPT[:4])]
             steps.append([(output.request, output.tokens) for output in decoder.stream_all(requests, batch_size=2)])
             assert bool(drafter._runner.captured) == cuda_graphs
         assert steps[0] == steps[1]
