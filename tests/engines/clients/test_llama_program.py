@@ -19,9 +19,8 @@ from treeopt.profiler.engine_profile import machine_of
 
 TODAY = "-m, --model FNAME\n--spec-type TYPE\n--spec-draft-n-max N\n--spec-draft-n-min N\n--spec-draft-p-min P\n"
 BEFORE = "-m, --model FNAME\n--draft, --draft-max N\n--draft-min N\n--draft-p-min P\n"
-SCRIPT = """#!{python}
-import json, os, sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
+SCRIPT = """#!{python} -IS
+import sys
 if "--help" in sys.argv:
     sys.exit(print({help!r}))
 if "--version" in sys.argv:
@@ -29,6 +28,8 @@ if "--version" in sys.argv:
     sys.exit()
 if {fault!r}:
     sys.exit({fault!r})
+import json, os
+from http.server import BaseHTTPRequestHandler, HTTPServer
 options = dict(zip(sys.argv[1:], sys.argv[2:]))
 print({logs!r}, file=sys.stderr, flush=True)
 json.dump([os.getpid(), sys.argv[1:]], open({log!r}, "w"))

@@ -15,7 +15,7 @@ from treeopt.runtime import Decoder
 from treeopt.trees import chain
 from treeopt.trees.drafter_setting import parameter_names
 
-SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=60, depth=3, branching=3)
+SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=36, depth=3, branching=3)
 PER_BLOCK = ("medusa", "dflash", "dspark", "p-eagle")
 BUILDS_OWN_TREES = ("ddtree", "redrafter", "eagle2", "eagle2 with a head", "specexec", "lookahead", "prompt-lookup")
 
@@ -45,7 +45,7 @@ def test_every_drafter_is_measured_saved_planned_and_not_measured_again(
         assert 1 <= len(decodes.settings) <= 3
         for setting in decodes.settings:
             assert setting.max_tokens <= 8
-            assert sum(setting.decoded.tokens) >= 60
+            assert sum(setting.decoded.tokens) >= SETTINGS.positions
             assert tuple(value.name for value in setting.values) == parameter_names(measured.name)
     model, choice = drafter_choices(loaded_profile, PlanRequest())
     option = choice.option

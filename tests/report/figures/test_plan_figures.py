@@ -14,6 +14,7 @@ from matplotlib.patches import PathPatch
 
 from tests.cli.invented import COUNTS, TABLE, invented
 from tests.support.figures import DrawnFigure, seen
+from tests.support.slow import slow
 from treeopt.files.figure_file import write_figure
 from treeopt.planner import plan
 from treeopt.planner.fastest import solution_speedups
@@ -263,7 +264,7 @@ def test_acceptance_cells_are_denser_for_larger_probabilities() -> None:
     assert {"70", "15", "5.0"} <= {text.get_text() for text in axes.texts}
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
+@pytest.mark.parametrize("suffix", ["svg", *slow(["png", "pdf"])])
 def test_figures_do_not_depend_on_the_users_style(tmp_path: Path, suffix: str) -> None:
     write_figure(acceptance_figure(FLAT), tmp_path / f"one.{suffix}")
     with mpl.rc_context({"font.size": 30, "savefig.bbox": "tight", "axes.facecolor": "red", "axes.grid": True}):
