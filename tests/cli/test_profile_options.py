@@ -11,6 +11,8 @@ import pytest
 from tests.cli.invented import refused, succeed
 from treeopt import Profile, bundled
 from treeopt.cli.options.profile import ProfileOptions
+from treeopt.profiler.settings import Settings
+from treeopt.records.sampling import Sampling
 
 CURVES = ("--latency", "v.csv", "--draft-latency", "d.csv")
 IMPORTS = (*CURVES, "--acceptance", "a.json")
@@ -123,6 +125,29 @@ class TestConditions:
         assert "target takes 128 tokens, its trained length: use a shorter context, or another model" in line
 
 
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """Replace the measurement; return the settings that it receives."""
+    received: list[Settings] = []
+
+    def measure_profile(args: ProfileOptions) -> None:
+        received.append(args.settings())
+
+    monkeypatch.setattr("treeopt.cli.profile_run.measure_profile", measure_profile)
+    return received
+
+
+@pytest.mark.usefixtures("folder")
+def test_conditions_and_sampling_reach_the_measurement(settings: list[Settings]) -> None:
+    several = ("--context-tokens", "16,48", "--batch-sizes", "1,2", "--temperature", "0.8,0.9")
+    draft = ("--draft-temperature", "1.2", "--draft-top-p", "0.95", "--draft-top-k", "40")
+    succeed("profile", *several, "--top-p", "0.9", "--top-k", "50", *draft)
+    (received,) = settings
+    assert (received.context_tokens, received.batch_sizes) == ((16, 48), (1, 2))
+    assert received.samplings == (Sampling(0.8, 0.9, 50), Sampling(0.9, 0.9, 50))
+    assert received.draft_sampling == Sampling(1.2, 0.95, 40)
+
+
 @pytest.mark.usefixtures("folder")
 class TestBudget:
     @pytest.mark.parametrize(
@@ -135,15 +160,9 @@ class TestBudget:
             (("--positions", "4096"), None),
         ],
     )
-    def test_default(self, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], budget_s: float | None) -> None:
-        budgets_s: list[float | None] = []
-
-        def measure_profile(args: ProfileOptions) -> None:
-            budgets_s.append(args.settings().time_budget_s)
-
-        monkeypatch.setattr("treeopt.cli.profile_run.measure_profile", measure_profile)
+    def test_default(self, settings: list[Settings], arguments: tuple[str, ...], budget_s: float | None) -> None:
         succeed("profile", *arguments)
-        assert budgets_s == [budget_s]
+        assert [received.time_budget_s for received in settings] == [budget_s]
 
     @pytest.mark.slow
     def test_budget_replaces_rounds(self) -> None:

@@ -11,10 +11,8 @@ from tests.profiler.bench.test_divergence import accept_the_second_likeliest
 from treeopt import Profile
 from treeopt.planner import for_new_tokens, step_model
 from treeopt.planner.request import PlanRequest
-from treeopt.records.sampling import Sampling
 from treeopt.trees import Provenance, TokenTree, TreeFile, load_file
 
-LITTLE = ("--max-tokens", 2, "--rounds", 1, "--positions", 24, "--context-tokens", 16, "--max-prompts", 3)
 BUSHY = TokenTree([-1, 0, 0, 0, 1, 1, 4])
 PROMPT = "def add(a, b):\n"
 BENCH_TOKENS = 8
@@ -52,15 +50,6 @@ class TestProfile:
         assert "acceptance, typical (lossy: the output's distribution changes) at temperature 0.6" in output
         overhead = next(line for line in output.splitlines() if line.startswith("overhead of a step"))
         assert all(f"{rule} " in overhead for rule in rules)
-
-    def test_sampling_of_target_and_draft_is_stored(self, tmp_path: Path) -> None:
-        path = tmp_path / "profile.yaml"
-        sampling = ("--temperature", "0.8", "--top-p", "0.9", "--top-k", "50")
-        draft = ("--draft-temperature", "1.2", "--draft-top-p", "0.95", "--draft-top-k", "40")
-        succeed("profile", "--output", path, *sampling, *draft, *LITTLE)
-        acceptance = Profile.load(path).acceptance()
-        assert acceptance.sampling == Sampling(0.8, 0.9, 50)
-        assert acceptance.draft_sampling == Sampling(1.2, 0.95, 40)
 
     def test_solve_compares_lossless_rules(self, rules_profile: Path, tmp_path: Path) -> None:
         succeed("solve", "--profile", rules_profile, "--output", tmp_path / "tree.json")
