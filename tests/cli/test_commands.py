@@ -95,16 +95,6 @@ def test_output_is_checked_before_any_long_work(tree: Path, tmp_path: Path) -> N
     assert time.perf_counter() - start_s < 2
 
 
-def test_draft_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    draft = Path(shutil.copytree(bundled.DRAFT, tmp_path / "draft"))
-    tokenizer = json.loads((draft / "tokenizer.json").read_text())
-    vocabulary = tokenizer["model"]["vocab"]
-    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
-    (draft / "tokenizer.json").write_text(json.dumps(tokenizer))
-    command = ("profile", "--target", bundled.TARGET, "--draft", draft, "--output", tmp_path / "p.yaml")
-    assert "expected the target's tokenizer" in refused(*command, code=2)
-
-
 @pytest.mark.parametrize(
     ("error", "known"),
     [
