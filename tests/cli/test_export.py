@@ -64,7 +64,9 @@ def test_names_are_those_of_formats_and_engines():
 def test_every_format_is_written_from_trees_and_profiles(name):
     Path("out").mkdir()
     for source, kind in (("tree.json", "tree"), ("profile.yaml", "profile")):
-        export(source, "--to", name, "-o", f"out/of.{name}")
+        result = export(source, "--to", name, "-o", f"out/of.{name}")
+        assert "no speculation" not in result.stdout
+        assert len(warnings_of(result)) <= 2
         assert Path(f"out/of.{name}").stat().st_size > 0
         digest = json_of(f"out/of.{name}.provenance.json")["inputs"][kind]["sha256"]
         assert digest == hashlib.sha256(Path(source).read_bytes()).hexdigest()
@@ -129,14 +131,6 @@ def test_only_the_length_is_exported_without_a_profile():
         assert rules.sglang(Path("flags.txt").read_text("utf-8")) == rules.Triple(1, length, length)
         assert "without a profile nothing is predicted" in result.stderr
     assert export("tree.json", "--to", "nxdi").stdout == '{"0": [1, 2], "1": [3]}\n'
-
-
-@pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
-def test_export_prints_at_most_two_warnings(engine):
-    result = export("profile.yaml", "--to", engine.name, "-o", "out")
-    assert "no speculation" not in result.stdout
-    assert len(warnings_of(result)) <= 2
 
 
 def test_every_engine_is_set_to_plain_decoding_if_that_is_fastest(folder: Path):
