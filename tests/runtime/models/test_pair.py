@@ -397,6 +397,7 @@ class TestHub:
         error = load_error("org/target", "org/draft")
         assert "cannot be downloaded from the Hugging Face hub (the network is away)" in error
 
+    @pytest.mark.slow
     def test_built_in_architectures_need_no_transformers(self, tmp_path):
         for name, folder in MODEL_FILES.items():
             copy = tmp_path / "hub" / f"models--org--{name}"
