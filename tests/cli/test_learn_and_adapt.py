@@ -23,6 +23,7 @@ def assert_both_saved() -> None:
     assert named_tensors(load_model("new-draft"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("files", "eager")
 def test_text_stays_and_both_are_saved(quiet_profile: Path) -> None:
     plain = run(tokens=100)
