@@ -156,14 +156,14 @@ class ForeignFile:
     @cached_property
     def _json_lines(self) -> list[JsonObject]:
         """The objects of JSON Lines, also several on a line; empty if the first line with a brace has no complete one."""
-        numbered = [(number, line) for number, line in enumerate(self.lines, start=1) if line.strip()]
-        while numbered and numbered[-1][1].lstrip()[0].isalpha():
-            numbered.pop()  # a summary that the program prints at its end
-        start = next((index for index, (_, line) in enumerate(numbered) if line.lstrip().startswith("{")), None)
-        if start is None or not _begins_with_object(numbered[start][1]):
+        start = next((index for index, line in enumerate(self.lines) if line.lstrip().startswith("{")), None)
+        if start is None or not _begins_with_object(self.lines[start]):
             return []
+        numbered = [(number, line) for number, line in enumerate(self.lines[start:], start + 1) if line.strip()]
+        while numbered[-1][1].lstrip()[0].isalpha():
+            numbered.pop()  # a summary that the program prints at its end
         objects = []
-        for number, line in numbered[start:]:
+        for number, line in numbered:
             place = f"line {number}"
             for content in parse_json_values(self.path, line.strip(), field=place):
                 if not isinstance(content, dict):
