@@ -5,7 +5,7 @@ import math
 import pytest
 
 from treeopt.errors import FormatError
-from treeopt.files.fields import Fields
+from treeopt.files.fields import Fields, check_format
 
 
 def refusal(method, content):
@@ -44,3 +44,9 @@ def test_a_wrong_integer_in_a_list_is_named(wrong):
 @pytest.mark.parametrize("method", ["numbers", "integers", "text", "mapping"])
 def test_a_missing_field_names_the_remedy(method):
     assert refusal(method, {}) == "f.json: values: is missing. Add it, or give a complete file of this kind."
+
+
+def test_a_long_format_is_abbreviated():
+    with pytest.raises(FormatError, match="another kind") as caught:
+        check_format(Fields("f.json", {"format": 3000 * "9", "version": 1}), "treeopt-profile", 1)
+    assert len(str(caught.value)) < 200
