@@ -64,6 +64,7 @@ class TestRates:
             ({"acceptance_rates": [0.8, 0.6]}, "acceptance_rates", "Rename it to synthetic_acceptance_rates"),
             ({"synthetic_acceptance_rates": [[0.8]]}, "synthetic_acceptance_rates", "Got a list of lists"),
             ([80, 60, 50], "content", "Got 80 at position 0: divide percentages by 100"),
+            ({"conditional": [80, 60]}, "conditional", "Got 80 at position 0: divide percentages by 100"),
             ([0.8, -0.1], "content", r"Got -0.1 at position 1\. Is it another file"),
             ([0.5, 0.6], "content", "never to rise"),
             ("0.8, 0.4", "content", "expected acceptance in one of the formats .* Got text that begins with '0.8,'"),

@@ -111,7 +111,11 @@ def acceptance_from_rates(rates: Sequence[float], kind: str) -> ImportedAcceptan
 
 
 def acceptance_from_conditional(p: Sequence[float], kind: str) -> ImportedAcceptance:
-    """Return the chain's acceptance from that of each position, given that the one before it was accepted."""
+    """Return the chain's acceptance from that of each position, given that the one before it was accepted.
+
+    Raises InvalidValueError for rates outside 0 to 1.
+    """
+    _check_range(p, "conditional")
     return ImportedAcceptance(table=AcceptanceTable([[value] for value in p]), kind=kind)
 
 
@@ -228,9 +232,7 @@ def _check_range(rates: Sequence[float], name: str = "rates") -> None:
     for position, rate in enumerate(rates):
         if not 0 <= rate <= 1:
             hint = ": divide percentages by 100." if 1 < rate <= 100 else ". Is it another file?"
-            raise InvalidValueError(
-                f"{name}: expected shares from 0 to 1 of all drafts. Got {rate:g} at position {position}{hint}"
-            )
+            raise InvalidValueError(f"{name}: expected shares from 0 to 1. Got {rate:g} at position {position}{hint}")
 
 
 def _sum_groups(rows: Sequence[Sequence[int]]) -> Float64:
