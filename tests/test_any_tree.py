@@ -1,5 +1,7 @@
 """`treeopt.trees.load`: every format, and solution files."""
 
+import gzip
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,11 @@ def test_every_format(each, tmp_path):
     assert content == read_any_tree(path)
     assert content.provenance is not None
     assert content.provenance.tool == each.title
+
+
+def test_a_gzip_archive_is_unpacked(tmp_path):
+    (tmp_path / "tree.json.gz").write_bytes(gzip.compress(b"[[0], [1], [0, 0]]"))
+    assert treeopt.trees.load(tmp_path / "tree.json.gz").parents.tolist() == [-1, 0, 0, 1]
 
 
 def test_tree_file_with_all_fields(tmp_path):

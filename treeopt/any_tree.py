@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.files.atomic_files import file_path, read_bytes
+from treeopt.files.atomic_files import file_path, read_unpacked
 from treeopt.files.fields import quote_name
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import Provenance, TreeFile
@@ -70,7 +70,7 @@ def read_tree_bytes(path: Path) -> bytes:
     """
     from treeopt.trees.formats import MAX_BYTES
 
-    return read_bytes(path, limit_bytes=_solution_bytes() if path.is_file() and _has_solution(path) else MAX_BYTES)
+    return read_unpacked(path, limit_bytes=_solution_bytes() if path.is_file() and _has_solution(path) else MAX_BYTES)
 
 
 def is_solution(data: bytes) -> bool:

@@ -11,7 +11,7 @@ from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import COUNT, LENGTH, NAME
 from treeopt.cli.outputs import FigureFile, InputFile, OutputFile
 from treeopt.errors import TreeoptError
-from treeopt.files.atomic_files import read_bytes
+from treeopt.files.atomic_files import read_unpacked
 from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def read_all_trees(path: Path) -> "dict[str | None, TreeFile]":
     """Read every tree of a file in any known format, by name; raises the errors of `read_any_tree`."""
     from treeopt.trees.formats import MAX_BYTES, parse
 
-    data = read_bytes(path, limit_bytes=MAX_BYTES)
+    data = read_unpacked(path, limit_bytes=MAX_BYTES)
     _refuse_other_kinds(path, data)
     return parse(path, data)
 
