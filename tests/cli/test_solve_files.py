@@ -8,7 +8,6 @@ import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, saved, solved, solved_json, succeed
 from treeopt.planner import plan, schedule
-from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
 from treeopt.solver import Solution, solve
@@ -115,8 +114,6 @@ class TestSchedule:
         worse = AcceptanceTable([[0.3, 0.1]] * 4)
         saved(folder, invented(conditions=FOUR_CONDITIONS, others={"specinfer": worse}))
         succeed("schedule", "--context-tokens", 256, "--batch-size", 1, "--budget", 16)
-        segments = schedule(
-            Profile.load(folder / "profile.yaml"), PlanRequest(max_nodes=16, rule="sequoia")
-        ).over_batch_sizes
+        segments = schedule(Profile.load(folder / "profile.yaml"), max_nodes=16, rule="sequoia").over_batch_sizes
         expected = [segment.option.tree for segment in segments if segment.context_tokens[0] == 256]
         assert [entry.tree for entry in load_schedule("schedule.json").trees] == expected
