@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.rotary import Rotations
 
 
 class _Module:
@@ -167,7 +168,7 @@ def moved_model(model):
     other = copy(model)
     other.weights = _moved(model.weights)
     other.device = SECOND
-    other._rotations = model.config.rotations(SECOND)
+    other._rotations = Rotations(model.config.head_size, model.config.rope_base, model.config.rope_scaling, SECOND)
     return other
 
 

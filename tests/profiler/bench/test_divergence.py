@@ -67,9 +67,7 @@ class TestDivergence:
     )
     def test_quantised_weights_round_activations(self, make_markov, weight_dtype, gap, near_tie):
         model = make_markov([8.0, 8.0 - gap, 1.0, 0.0])  # float32 logits, as llama.cpp's
-        config = model.config
-        model.config = SimpleNamespace(**asdict(config), rotations=config.rotations)
-        model.config.weight_dtype = weight_dtype
+        model.config = SimpleNamespace(**{**asdict(model.config), "weight_dtype": weight_dtype})
         assert divergence(model, 0, [3], [0], [1]).near_tie is near_tie
 
     def test_logits_are_those_after_the_common_output(self, make_markov):

@@ -4,12 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
 from treeopt.runtime.models.model import ModelSizes
-from treeopt.runtime.models.rotary import RopeScaling, Rotations, YarnScaling, parse_rope
+from treeopt.runtime.models.rotary import RopeScaling, YarnScaling, parse_rope
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MiMoForCausalLM")
 ALIASES = {"MiMoForCausalLM": "Qwen2ForCausalLM"}
@@ -47,10 +45,6 @@ class ModelConfig(ModelSizes):
     head_norms: bool = False
     """Whether query and key heads are normed before their rotation."""
     tied_head: bool
-
-    def rotations(self, device: torch.device) -> Rotations:
-        """Return a new table of rotations on a device."""
-        return Rotations(self.head_size, self.rope_base, self.rope_scaling, device)
 
 
 def add_end_tokens(config: ModelConfig, source: Path, generation: dict[str, Any]) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""The base of networks whose passes run all tokens through all layers: the transformer, and EAGLE heads."""
+"""The base of the networks that treeopt runs itself: the transformer, and heads on it."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,7 +16,10 @@ from treeopt.runtime.models.rotary import Rotations
 
 
 class Network:
-    """Layers with rotary positions, whose keys and values are in a `KVStore`; subclasses define `run`."""
+    """Layers with rotary positions, whose keys and values are in a `KVStore`.
+
+    A subclass defines `run`, or other passes by `forward` and `run_padded`.
+    """
 
     config: ModelConfig
     """Of its layers."""
@@ -35,7 +38,8 @@ class Network:
 
     @cached_property
     def _rotations(self) -> Rotations:
-        return self.config.rotations(self.device)
+        config = self.config
+        return Rotations(config.head_size, config.rope_base, config.rope_scaling, self.device)
 
     def new_caches(self, capacity: int, sequences: int) -> list[KVCache]:
         """Return empty caches for `capacity` slots each, adjacent in memory."""

@@ -9,7 +9,6 @@ no slot sees what another predicts.  The Markov head of a DSpark head then makes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from treeopt.runtime.models.attention import (
     SequenceAttention,
 )
 from treeopt.runtime.models.config import ModelConfig
-from treeopt.runtime.models.kv_cache import KVCache, KVStore
+from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import (
     NO_STATES,
@@ -36,9 +35,9 @@ from treeopt.runtime.models.model import (
     SequenceInput,
     concatenate,
 )
+from treeopt.runtime.models.network import Network
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.padded_batch import PaddedPass, last_outputs
-from treeopt.runtime.models.rotary import Rotations
 from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
 
 CONTEXT, MASK = -1, -2
@@ -65,7 +64,7 @@ class MarkovHead:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DFlashHead:
+class DFlashHead(Network):
     """A head and the target that it was trained for; `load_dflash` reads it from a folder."""
 
     name: str
@@ -98,20 +97,6 @@ class DFlashHead:
     """Layers in which a slot sees only the slots before it."""
     markov: MarkovHead | None = None
     """Of a DSpark head: changes the logits of a slot by the token before it."""
-    captures: ClassVar[bool] = True
-    """Whether its passes can be captured as CUDA graphs."""
-
-    @cached_property
-    def device(self) -> torch.device:
-        return self.embedding.device
-
-    @cached_property
-    def dtype(self) -> torch.dtype:
-        return self.embedding.dtype
-
-    @cached_property
-    def _rotations(self) -> Rotations:
-        return self.config.rotations(self.device)
 
     @property
     def levels(self) -> int:
@@ -130,13 +115,11 @@ class DFlashHead:
 
     def new_caches(self, capacity: int, sequences: int) -> list[KVCache]:
         """Return empty caches for contexts of `capacity` tokens, adjacent in memory."""
-        capacity += self.block_tokens
-        store = KVStore.empty(self.config, capacity, sequences, rotations=self._rotations, dtype=self.dtype)
-        return store.caches()
+        return super().new_caches(capacity + self.block_tokens, sequences)
 
     def cache_bytes(self, capacity: int) -> int:
         """Return the bytes of a cache for a context of `capacity` tokens."""
-        return KVStore.sequence_bytes(self.config, capacity + self.block_tokens, self.dtype)
+        return super().cache_bytes(capacity + self.block_tokens)
 
     @cached_property
     def no_states(self) -> Tensor:
