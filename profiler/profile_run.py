@@ -184,6 +184,8 @@ class Measurement:
                     prefill = self._prefill_timer(tick).measure(MAX_ROUNDS, deadline.part(PREFILL_SHARE))
             self._drop_long_contexts(timers, deadline)
             counted, levels = None, position_levels(self._max_positions)
+            if self._contexts:
+                levels = levels[:1]  # windows do not grow
             if self._draft is not None and not acceptances:
                 counted = self._incremental_acceptance(self._draft, random_groups(len(self._prompts)), levels)
 
@@ -213,9 +215,7 @@ class Measurement:
                     profile = replace(profile, acceptances=self._measure_on_trees(profile, counted, deadline))
             if self._drafters:
                 with budget.spending("drafters"):
-                    positions = levels[-1] if counted is None else counted.positions
-                    if self._contexts:
-                        positions = levels[0]
+                    positions = levels[-1] if counted is None or self._contexts else counted.positions
                     profile = self._measure_drafters(profile, positions, budget.deadline)
             return profile
 

@@ -74,8 +74,8 @@ class Setup:
         limits = {describe_length_limit(target): longest}
         if max_sequence_tokens is not None:
             limits[f"the decoder was made with max_sequence_tokens {max_sequence_tokens}"] = max_sequence_tokens
-        elif isinstance(drafter, SequenceDrafter) and drafter.capacity is not None:
-            limits[f"the drafter was made with capacity {drafter.capacity}"] = drafter.capacity
+        elif (capacity := _capacity(drafter)) is not None:
+            limits[f"the drafter was made with capacity {capacity}"] = capacity
         self._length_reason, self.max_sequence_tokens = min(limits.items(), key=itemgetter(1))
         """The longest sequence, and what limits it; the draft model may stop drafting earlier."""
         self._check_capacity(drafter)
@@ -183,7 +183,7 @@ class Setup:
 
     def _check_capacity(self, drafter: object) -> None:
         """Raise InvalidValueError for a drafter whose caches have no room for the longest sequence."""
-        capacity = drafter.capacity if isinstance(drafter, SequenceDrafter) else None
+        capacity = _capacity(drafter)
         if capacity is not None and capacity < self.max_sequence_tokens:
             raise InvalidValueError(
                 f"drafter: expected a capacity of at least {self.max_sequence_tokens} tokens, the decoder's "
@@ -231,3 +231,8 @@ def choose_rule(name: str | None, drafter: object, *, lossy: bool) -> Rule:
             f"rule: expected {fitting}, because the drafts are {reason}sampled. Got {rule.name}.", field="rule"
         )
     return rule
+
+
+def _capacity(drafter: object) -> int | None:
+    """Return the longest sequence that a drafter's caches have room for; None for any."""
+    return drafter.capacity if isinstance(drafter, SequenceDrafter) else None
