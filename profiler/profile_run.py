@@ -282,7 +282,7 @@ class Measurement:
         levels: Sequence[int],
         tick: Tick = lambda: None,
     ) -> IncrementalAcceptance:
-        """Return what counts acceptance; windows around contexts have a single level, since contexts limit them."""
+        """Return what counts acceptance; contexts limit the positions of windows."""
         counters = []
         for source in self._prompt_sources(levels[0]):
             counter = AcceptanceCounter(
@@ -294,7 +294,7 @@ class Measurement:
                 processes=self._processes,
                 categories=self._categories,
             )
-            counters.append((counter, (source.positions(levels[0]),) if self._contexts else levels))
+            counters.append((counter, tuple(map(source.positions, levels))))
         return IncrementalAcceptance(counters, groups, tick)
 
     def _measure_on_trees(
