@@ -25,10 +25,12 @@ from treeopt.adaptation.averages import apply_shift, conditional, joint
 from treeopt.adaptation.recalibration import HEAD_START_S, MAX_CHECK_FRACTION
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import PlanRequest, plan
+from treeopt.records.latency import Timing
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
+from treeopt.records.step_latency import RuleSteps, TimedTree
 from treeopt.solver import solve
-from treeopt.trees import chain
+from treeopt.trees import chain, level_widths
 
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
 BAD = [[0.15, 0.1, 0.06, 0.04]] * DEPTH
@@ -146,6 +148,21 @@ def test_a_uniform_slowdown_changes_nothing():
     decoder.machine = Seconds([2 * s for s in MACHINE.verify], [2 * s for s in MACHINE.draft], 2 * MACHINE.overhead)
     decoder.decode(recalibration, 1000)
     assert len(decoder.trees) == 1
+
+
+def test_overhead_of_levels_is_not_taken_for_slower_drafting():
+    overhead_s = 0.15  # of a level
+    machine = MACHINE._replace(draft=[overhead_s + s for s in MACHINE.draft])
+    timed = [
+        TimedTree(tree=tree, steps=Timing([step_s(paths_of(tree.parents.tolist()), machine)] * 9))
+        for tree in (chain(1), chain(3), chain(5), level_widths([2, 2, 1]))
+    ]
+    steps = RuleSteps(rule="sequoia", trees=tuple(timed))
+    decoder, recalibration = start(
+        profile([replace(latency(MACHINE), steps=(steps,))], [acceptance(GOOD)]), GOOD, machine
+    )
+    decoder.decode(recalibration, 1000)
+    assert recalibration.changes == []
 
 
 def test_most_of_the_gain_is_realised_including_the_time_to_notice():

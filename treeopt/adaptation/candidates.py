@@ -112,15 +112,14 @@ class Candidates:
         self.costs.at(self.costs.planned).tree_s(tree)
 
     def step_parts(self, tree: TokenTree, context: int) -> tuple[float, float]:
-        """Return the profile's seconds of a step: the draft model's passes, and everything else."""
+        """Return the profile's seconds of a step: drafting, and everything else."""
         draft_s, step_s = (float(seconds[0]) for seconds in self._seconds((tree,), context))
         return draft_s, step_s - draft_s
 
     def _measured_seconds(self, trees: tuple[TokenTree, ...], context: int) -> tuple[Float64, Float64]:
-        """Return (trees,) each: the profile's seconds of the draft passes of a step, and of the whole step."""
-        costs = self.costs.at(context)
-        nodes, widths = sizes(trees)
-        return _draft_passes(costs).at(widths).sum(axis=-1), costs.step_s(nodes, widths)
+        """Return (trees,) each: the profile's seconds of drafting in a step, and of the whole step."""
+        breakdown = self.costs.at(context).breakdown(*sizes(trees))
+        return breakdown.draft, breakdown.step_s
 
     def _replayed(self, tree: TokenTree) -> Float64:
         if self._ranks is None or tree.nodes == 1:
@@ -192,13 +191,5 @@ def measured_as(acceptance: MeasuredAcceptance, decoder: Decoder) -> bool:
 
 
 def _slow_drafts(costs: StepCosts, factor: float) -> StepCosts:
-    """Return costs whose draft passes take longer by a factor."""
-    if factor == 1:
-        return costs
-    passes_s = _draft_passes(costs).at(np.arange(costs.draft.max_tokens + 1))
-    return replace(costs, draft=Curve.of(costs.draft_s + (factor - 1) * passes_s))
-
-
-def _draft_passes(costs: StepCosts) -> Curve:
-    """Return the seconds of the draft model's passes, without the overhead per level."""
-    return replace(costs.draft, overhead_s=np.zeros_like(costs.draft.overhead_s))
+    """Return costs whose drafting takes longer by a factor."""
+    return costs if factor == 1 else replace(costs, draft=Curve.of(factor * costs.draft_s))
