@@ -1,6 +1,7 @@
-"""A draft model at one sequence: its KV cache, and the committed tokens that it has not read yet."""
+"""Drafting node by node with a draft model, or a head on the target: passes, and the state of a sequence."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle.head import EagleHead
-from treeopt.runtime.drafters.sequence_drafter import SequenceState
+from treeopt.runtime.drafters.heads import check_children
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter, SequenceState
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import (
     NO_STATES,
@@ -17,12 +19,11 @@ from treeopt.runtime.models.model import (
     LanguageModel,
     Output,
     Outputs,
-    RequestedStates,
     SequenceCache,
     SequenceInput,
 )
 from treeopt.runtime.models.nodes import NOT_FED, PassNodes
-from treeopt.runtime.models.runner import Runner
+from treeopt.runtime.models.runner import GraphPool, Runner, make_graph_pool
 
 MAX_CATCH_UP_TOKENS = 512
 """Tokens of a pass over unread tokens, whose mask is square."""
@@ -126,14 +127,7 @@ class DraftModelSequence:
 
 
 def new_draft_sequences(model: DraftModel, capacity: int, nodes: int, sequences: int) -> Sequence[DraftSequence]:
-    """Return the state of a draft model, or of a head, for several sequences.
-
-    Args:
-        model: the draft model or head.
-        capacity: longest sequence; of more tokens than the model takes, only those that it takes.
-        nodes: nodes that a sequence is fed in a step, at most.
-        sequences: how many.
-    """
+    """Return the state of a draft model, or of a head, for several sequences, each fed up to `nodes` nodes in a step."""
     capacity = min(capacity, model.config.max_positions)
     if isinstance(model, EagleHead):
         return model.new_sequences(capacity, nodes, sequences)
@@ -141,19 +135,29 @@ def new_draft_sequences(model: DraftModel, capacity: int, nodes: int, sequences:
     return [DraftModelSequence(model, cache) for cache in caches]
 
 
-def limit_capacity(model: DraftModel, capacity: int) -> int | None:
-    """Return the longest sequence with caches of a capacity; None for any, because the model stops drafting before."""
-    return capacity if capacity < model.config.max_positions else None
+class NodeDrafter(SequenceDrafter[DraftSequence]):
+    """Feeds a draft model, or a head on the target, at most `max_fed` nodes of a sequence in a step."""
+
+    def __init__(
+        self,
+        model: DraftModel,
+        *,
+        capacity: int,
+        max_fed: int,
+        cuda_graphs: bool | None,
+        pool: GraphPool | None = None,
+    ) -> None:
+        self.model = model
+        self.requested_states = model.requested_states if isinstance(model, EagleHead) else NO_STATES
+        self.capacity = capacity if capacity < model.config.max_positions else None
+        self._runner = Runner(model, max_nodes=max_fed, pool=pool or make_graph_pool(model.device, cuda_graphs))
+        super().__init__(partial(new_draft_sequences, model, capacity, max_fed))
 
 
-def draft_states(model: DraftModel) -> RequestedStates:
-    """Return the hidden states of the target that a draft model or head reads."""
-    return model.requested_states if isinstance(model, EagleHead) else NO_STATES
-
-
-def predicted_tokens(model: DraftModel) -> int:
-    """Return how many tokens of the target's vocabulary a draft model or head predicts."""
-    return model.tokens if isinstance(model, EagleHead) else model.config.vocabulary
+def check_drafted_children(argument: str, children: int, model: DraftModel) -> None:
+    """Raise InvalidValueError, naming the argument, for more children of a node than a model predicts tokens."""
+    tokens = model.tokens if isinstance(model, EagleHead) else model.config.vocabulary
+    check_children(argument, children, model.name, tokens)
 
 
 def root_logits(runner: Runner, drafts: Sequence[DraftSequence]) -> Tensor:

@@ -1,7 +1,7 @@
 """Dynamic trees: in every step the tree grows from the probabilities of a draft model, or of a head on the target."""
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
@@ -13,20 +13,15 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.draft_model import (
     DraftModel,
     DraftSequence,
-    draft_states,
-    limit_capacity,
-    new_draft_sequences,
+    NodeDrafter,
+    check_drafted_children,
     node_logits,
-    predicted_tokens,
     root_logits,
     top_children,
 )
 from treeopt.runtime.drafters.drafter import CACHED_PASSES, Proposal, intern_tree
-from treeopt.runtime.drafters.heads import check_children
-from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.nodes import NOT_FED, PassNodes
-from treeopt.runtime.models.runner import Runner, make_graph_pool
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting
 
@@ -140,7 +135,7 @@ class TreeExpansion:
         return trees
 
 
-class ExpandingDrafter(SequenceDrafter[DraftSequence]):
+class ExpandingDrafter(NodeDrafter):
     """Grows trees where the draft is confident (EAGLE-2: Li et al., 2024; SpecExec: Svirschevski et al., 2024).
 
     Args:
@@ -163,17 +158,14 @@ class ExpandingDrafter(SequenceDrafter[DraftSequence]):
         cuda_graphs: bool | None = None,
     ) -> None:
         longest = model.config.max_positions
-        check_children("policy", policy.children, model.name, predicted_tokens(model))
+        check_drafted_children("policy", policy.children, model)
         if policy.longest_draft > longest:
             raise InvalidValueError(
                 f"policy: expected at most {longest} levels, the longest sequence that {model.name} takes. "
                 f"Got {policy.longest_draft}."
             )
-        self.policy, self.requested_states, self.max_tokens = policy, draft_states(model), policy.max_nodes
-        self._model = model
-        self._runner = Runner(model, max_nodes=policy.max_fed, pool=make_graph_pool(model.device, cuda_graphs))
-        self.capacity = limit_capacity(model, capacity)
-        super().__init__(partial(new_draft_sequences, model, capacity, policy.max_fed))
+        self.policy, self.max_tokens = policy, policy.max_nodes
+        super().__init__(model, capacity=capacity, max_fed=policy.max_fed, cuda_graphs=cuda_graphs)
         self._expansion = TreeExpansion(policy, 0)
         self._expansion.compile()
 
@@ -188,14 +180,14 @@ class ExpandingDrafter(SequenceDrafter[DraftSequence]):
             logits = node_logits(
                 self._runner,
                 [drafts[frontier.sequence] for frontier in frontiers],
-                [frontier.tokens.to(self._model.device) for frontier in frontiers],
+                [frontier.tokens.to(self.model.device) for frontier in frontiers],
                 [frontier.nodes for frontier in frontiers],
             )
             expansion.add(*top_children(logits, expansion.children))
         proposals = []
         for draft, expanded in zip(drafts, expansion.trees(), strict=True):
             draft.feed_indices = expanded.feed_indices
-            scores = None if expanded.finite else Scores.missing(self._model.name)
+            scores = None if expanded.finite else Scores.missing(self.model.name)
             proposals.append(Proposal(expanded.tree, expanded.tokens, scores=scores))
         return proposals
 

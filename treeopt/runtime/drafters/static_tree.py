@@ -1,7 +1,6 @@
 """Static trees: a draft model, or a head on the target, fills the same tree in every step, level by level."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,24 +10,20 @@ from treeopt.runtime.drafters.draft_levels import LevelSampler, draft_levels, fe
 from treeopt.runtime.drafters.draft_model import (
     DraftModel,
     DraftSequence,
-    draft_states,
-    limit_capacity,
-    new_draft_sequences,
+    NodeDrafter,
+    check_drafted_children,
     node_logits,
-    predicted_tokens,
     root_logits,
 )
 from treeopt.runtime.drafters.drafter import Proposal, Step
-from treeopt.runtime.drafters.heads import check_children
-from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.nodes import NOT_FED
-from treeopt.runtime.models.runner import GraphPool, Runner, make_graph_pool
+from treeopt.runtime.models.runner import GraphPool
 from treeopt.runtime.rules import RULES, Rule
 from treeopt.trees import TokenTree
 
 
-class StaticTreeDrafter(SequenceDrafter[DraftSequence]):
+class StaticTreeDrafter(NodeDrafter):
     """Drafts a static tree with one pass over the internal nodes of each level.
 
     The child of rank k has the k-th most likely token after its parent's path, unless the rule needs sampled children.
@@ -63,11 +58,8 @@ class StaticTreeDrafter(SequenceDrafter[DraftSequence]):
         self.change_tree(tree)
         self.max_tokens = tree.nodes if max_nodes is None else max_nodes
         self.sampled = rule.random_drafts
-        self.requested_states = draft_states(model)
-        self._runner = Runner(model, max_nodes=self.max_tokens, pool=pool or make_graph_pool(model.device, cuda_graphs))
         self._sampler = LevelSampler(model, rule=rule, sampling=sampling, max_nodes=self.max_tokens)
-        self.capacity = limit_capacity(model, capacity)
-        super().__init__(partial(new_draft_sequences, model, capacity, self.max_tokens))
+        super().__init__(model, capacity=capacity, max_fed=self.max_tokens, cuda_graphs=cuda_graphs, pool=pool)
 
     def _fill(self, drafts: Sequence[DraftSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:
         """Fill the tree below each root, one level and one draft pass after the other."""
@@ -88,7 +80,7 @@ class StaticTreeDrafter(SequenceDrafter[DraftSequence]):
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on; raises as for the first tree."""
-        check_children("tree", int(tree.child_counts.max()), self.model.name, predicted_tokens(self.model))
+        check_drafted_children("tree", int(tree.child_counts.max()), self.model)
         self.tree = tree
 
     @torch.inference_mode()
