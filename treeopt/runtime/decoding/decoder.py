@@ -27,7 +27,7 @@ from treeopt.runtime.decoding.target_sequence import TargetSequence, sequence_se
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter, SequencePool
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
-from treeopt.runtime.drafters.switching import SwitchingDrafter
+from treeopt.runtime.drafters.switching import PlainDrafter, SwitchingDrafter
 from treeopt.runtime.models.model import LanguageModel, Output, Outputs
 from treeopt.runtime.models.runner import Runner, make_graph_pool
 from treeopt.runtime.rules.verify import Verdict
@@ -94,15 +94,33 @@ class Decoder:
         self.draft_sampling = resolve_draft_sampling(self.sampling, draft_sampling)
         if max_nodes is None and tree is not None and isinstance(on_step, Controller):
             max_nodes = on_step.largest_tree_nodes(tree)
-        self._setup = setup = Setup(target, drafter, tree, max_nodes=max_nodes, max_sequence_tokens=max_sequence_tokens)
-        setup.check_memory(self.sampling)
+        self._setup = setup = Setup(
+            target,
+            drafter,
+            tree,
+            sampling=self.sampling,
+            max_nodes=max_nodes,
+            max_sequence_tokens=max_sequence_tokens,
+        )
+        setup.check_memory()
         if setup.tree is not None:
             setup.check_tree(setup.tree)
         self.target, self.draft_model = target, setup.draft
         self.max_nodes = setup.max_nodes
         self.max_sequence_tokens = setup.max_sequence_tokens
         pool = make_graph_pool(target.device, cuda_graphs)
-        self._static = setup.static_drafter(self.rule, self.draft_sampling, pool, cuda_graphs)
+        self._static: PlainDrafter | StaticTreeDrafter = PlainDrafter()
+        if setup.draft is not None and setup.tree is not None and setup.max_nodes > 1:
+            self._static = StaticTreeDrafter(
+                setup.draft,
+                setup.tree,
+                rule=self.rule,
+                sampling=self.draft_sampling,
+                capacity=setup.max_sequence_tokens,
+                max_nodes=setup.max_nodes,
+                cuda_graphs=cuda_graphs,
+                pool=pool if setup.draft.device == target.device else None,
+            )
         self._switching = SwitchingDrafter(self._static)
         self._drafter: Drafter = drafter if isinstance(drafter, Drafter) else self._switching
         acceptance = Acceptance(self.rule, self.sampling, target)
@@ -274,7 +292,7 @@ class Decoder:
                 queue.put(request)
             queue.put(None)
             requests = queue
-        self._setup.check_batch(self.sampling, batch_size, allocated=self._targets.free)
+        self._setup.check_batch(batch_size, allocated=self._targets.free)
         if schedule is not None:
             for segment in schedule.trees:
                 self._setup.check_tree(segment.tree)

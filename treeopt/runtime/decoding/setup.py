@@ -9,9 +9,7 @@ import torch
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Drafter
-from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
-from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.memory import check_batch_size, check_room, decoder_bytes
 from treeopt.runtime.models.model import (
     NO_STATES,
@@ -20,7 +18,6 @@ from treeopt.runtime.models.model import (
     describe_length_limit,
     shortest_model,
 )
-from treeopt.runtime.models.runner import GraphPool
 from treeopt.runtime.rules import Rule, get_rule
 from treeopt.trees import TokenTree
 
@@ -37,10 +34,11 @@ class Setup:
         drafter: LanguageModel | Drafter | None,
         tree: TokenTree | None,
         *,
+        sampling: Sampling,
         max_nodes: int | None,
         max_sequence_tokens: int | None,
     ) -> None:
-        self.target = target
+        self.target, self._sampling = target, sampling
         self.draft: LanguageModel | None = None
         """The model that fills the static tree; None for plain decoding, and if a `Drafter` drafts."""
         self.tree: TokenTree | None = None
@@ -80,35 +78,30 @@ class Setup:
         """The longest sequence, and what limits it; the draft model may stop drafting earlier."""
         self._check_capacity(drafter)
 
-    def check_memory(self, sampling: Sampling) -> None:
+    def check_memory(self) -> None:
         """Raise OutOfMemoryError if caches, masks and probabilities need more memory than is free."""
         is_largest = self.tree is not None and self.tree.nodes == self.max_nodes
         description = f"a decoder of trees of {self.max_nodes} nodes and sequences of {self.max_sequence_tokens} tokens"
-        for device, size in self._bytes(self.tree if is_largest else None, sampling).items():
+        for device, size in self._bytes(self.tree if is_largest else None).items():
             check_room(device, size, description)
 
-    def check_batch(self, sampling: Sampling, batch_size: int, *, allocated: int) -> None:
-        """Check that the caches of a batch fit into memory.
+    def check_batch(self, batch_size: int, *, allocated: int) -> None:
+        """Raise OutOfMemoryError, naming the largest batch that fits, if `allocated` sequences have caches already.
 
-        Args:
-            sampling: of the target.
-            batch_size: sequences at a time.
-            allocated: sequences whose caches exist already.
-
-        Raises InvalidValueError for a batch size below 1, OutOfMemoryError naming the largest that fits.
+        Raises InvalidValueError for a batch size below 1.
         """
         if batch_size < 1:
             raise InvalidValueError(f"batch_size: expected at least 1. Got {batch_size}.", field="batch_size")
-        check_batch_size(self._bytes(None, sampling), batch_size, allocated=allocated)
+        check_batch_size(self._bytes(None), batch_size, allocated=allocated)
 
-    def _bytes(self, tree: TokenTree | None, sampling: Sampling) -> Counter[torch.device]:
+    def _bytes(self, tree: TokenTree | None) -> Counter[torch.device]:
         return decoder_bytes(
             self.target,
             self.draft,
             tree,
             sequence_tokens=self.max_sequence_tokens,
             max_nodes=self.max_nodes,
-            sampling=sampling,
+            sampling=self._sampling,
         )
 
     def check_tree(self, tree: TokenTree) -> None:
@@ -191,30 +184,6 @@ class Setup:
                 f"max_sequence_tokens={capacity}.",
                 field="drafter",
             )
-
-    def static_drafter(
-        self, rule: Rule, sampling: Sampling, pool: GraphPool | None, cuda_graphs: bool | None
-    ) -> PlainDrafter | StaticTreeDrafter:
-        """Return the drafter of the static tree.
-
-        Args:
-            rule: verification rule.
-            sampling: what children are sampled from.
-            pool: CUDA graph pool of the target's device, or None.
-            cuda_graphs: as for `Decoder`.
-        """
-        if self.draft is None or self.tree is None or self.max_nodes == 1:
-            return PlainDrafter()
-        return StaticTreeDrafter(
-            self.draft,
-            self.tree,
-            rule=rule,
-            sampling=sampling,
-            capacity=self.max_sequence_tokens,
-            max_nodes=self.max_nodes,
-            cuda_graphs=cuda_graphs,
-            pool=pool if self.draft.device == self.target.device else None,
-        )
 
 
 def choose_rule(name: str | None, drafter: object, *, lossy: bool) -> Rule:

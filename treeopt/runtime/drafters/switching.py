@@ -1,13 +1,43 @@
-"""Switches between a static tree and another drafter from one step to the next, without losing state."""
+"""Plain decoding, and switches between a static tree and another drafter from one step to the next."""
 
 from collections.abc import Sequence
 
 import torch
 
-from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
-from treeopt.runtime.drafters.plain import PlainDrafter
+from treeopt.runtime.drafters.drafter import ROOT_ONLY, Drafter, Proposal, Step
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.model import NO_STATES, HiddenStates
+from treeopt.trees import TokenTree
+
+
+class RootSequence:
+    """The last committed token of a sequence."""
+
+    ready = False
+    root = -1
+
+    def begin(self, tokens: Sequence[int], states: HiddenStates | None) -> None:  # noqa: ARG002
+        self.root = tokens[-1]
+
+    def accept(self, step: Step) -> None:
+        self.root = step.tokens[-1]
+
+
+class PlainDrafter(SequenceDrafter[RootSequence]):
+    """Drafts nothing: the static tree of plain decoding is the root alone."""
+
+    max_tokens = 1
+    tree = ROOT_ONLY
+
+    def __init__(self) -> None:
+        super().__init__(lambda sequences: [RootSequence() for _ in range(sequences)])
+
+    def skip(self, sequence: int, step: Step) -> None:
+        self._sequences[sequence].accept(step)
+
+    def change_tree(self, tree: TokenTree) -> None:
+        assert tree.nodes == 1  # the decoder checks trees
 
 
 class SwitchingDrafter:
