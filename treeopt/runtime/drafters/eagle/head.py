@@ -105,23 +105,6 @@ class MTPInput:
         return rms_norm(projected, self.input_norm, self.config), projected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EagleOutput:
-    """Maps the last residual stream to logits over the target's tokens, and to feedback for the slots of children."""
-
-    config: ModelConfig
-    norm: Tensor | None
-    """Before the output layer; None for EAGLE-1 and 2."""
-    normed_feedback: bool
-    layer: OutputLayer
-    """The head's own, or the target's."""
-
-    def __call__(self, hidden: Tensor) -> Output:
-        """Return logits and feedback (as `HiddenStates.last`) for a residual stream (n, hidden)."""
-        normed = hidden if self.norm is None else rms_norm(hidden, self.norm, self.config)
-        return Output(self.layer(normed), HiddenStates((), normed if self.normed_feedback else hidden))
-
-
 @dataclass(frozen=True, kw_only=True)
 class EagleHead(Network):
     """A head and the target that it was trained for; `load_eagle` reads it from a folder."""
@@ -141,7 +124,11 @@ class EagleHead(Network):
     layers: tuple[Layer, ...]
     input_norms: tuple[Tensor, ...]
     """(hidden,) before attention, for all layers but the first."""
-    output: EagleOutput
+    norm: Tensor | None = None
+    """(hidden,), before the output layer; None for EAGLE-1 and 2."""
+    normed_feedback: bool = False
+    output_layer: OutputLayer
+    """The head's own, or the target's."""
 
     @property
     def requested_states(self) -> RequestedStates:
@@ -197,6 +184,11 @@ class EagleHead(Network):
         for number, (layer, norm) in enumerate(zip(others, self.input_norms, strict=True), start=1):
             hidden = layer(rms_norm(hidden, norm, self.config), hidden, number, attention)
         return hidden
+
+    def output(self, hidden: Tensor) -> Output:
+        """Return logits, and feedback as `HiddenStates.last`, for a residual stream (n, hidden)."""
+        normed = hidden if self.norm is None else rms_norm(hidden, self.norm, self.config)
+        return Output(self.output_layer(normed), HiddenStates((), normed if self.normed_feedback else hidden))
 
     def first_slot_tokens(self, tokens: Tensor) -> Tensor:
         """Return what a sequence's slots from the first on read, given the token after each, int64 (n,)."""

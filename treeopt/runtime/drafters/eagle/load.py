@@ -11,7 +11,6 @@ from treeopt.runtime.drafters.eagle.head import (
     Eagle1Input,
     Eagle3Input,
     EagleHead,
-    EagleOutput,
     FirstInput,
     MTPInput,
     StateFusion,
@@ -101,12 +100,9 @@ class EagleLoader:
                 for prefix in prefixes
             ),
             input_norms=tuple(tensors.get(f"{prefix}.input_layernorm.weight", (hidden,)) for prefix in prefixes[1:]),
-            output=EagleOutput(
-                config=sizes,
-                norm=tensors.get("norm.weight", (hidden,)) if self._eagle3 else None,
-                normed_feedback=self._eagle3 and bool(folder.flag("norm_output")),
-                layer=vocabulary.load_output(tensors, hidden),
-            ),
+            norm=tensors.get("norm.weight", (hidden,)) if self._eagle3 else None,
+            normed_feedback=self._eagle3 and bool(folder.flag("norm_output")),
+            output_layer=vocabulary.load_output(tensors, hidden),
         )
 
     def _embedding(self) -> Tensor:
@@ -230,7 +226,9 @@ def _load_mtp(folder: HeadFolder) -> EagleHead:
         ),
         layers=(folder.layer(config, MTP_MODULE, hidden),),
         input_norms=(),
-        output=EagleOutput(config=config, norm=norm("final"), normed_feedback=True, layer=target.logits),
+        norm=norm("final"),
+        normed_feedback=True,
+        output_layer=target.logits,
     )
 
 
