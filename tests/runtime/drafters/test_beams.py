@@ -8,7 +8,7 @@ import torch
 
 from tests.support.slow_beam_expansion import paths_of
 from tests.support.slow_redrafter import beginnings, slow_beams
-from treeopt.runtime.drafters.beams import MergedBeams, beam_search, merge_beams, top_per_row
+from treeopt.runtime.drafters.beams import beam_search, merge_beams, top_per_row
 from treeopt.trees import TokenTree
 
 
@@ -125,7 +125,8 @@ def random_beams(seed):
 
 def is_prefix_tree(merged, beams):
     """Return whether a tree has every prefix of the beams once, siblings in order of their best beams."""
-    return paths_of(merged.tree, [0, *merged.tokens]) == beginnings(beams)
+    tree, tokens = merged
+    return paths_of(tree, [0, *tokens]) == beginnings(beams)
 
 
 class TestMerging:
@@ -133,7 +134,7 @@ class TestMerging:
     def test_every_prefix_is_one_node(self, seed):
         beams = random_beams(seed)
         merged = merge_beams(beams)
-        assert {type(token) for token in merged.tokens} == {int}
+        assert {type(token) for token in merged[1]} == {int}
         assert is_prefix_tree(merged, beams)
 
     def test_examples(self):
@@ -144,6 +145,6 @@ class TestMerging:
         assert (tree.parents.tolist(), tokens) == ([-1, 0, 1, 2], [4, 4, 2])
 
     def test_mistakes_are_found(self):
-        unmerged = MergedBeams(TokenTree([-1, 0, 0, 0, 1, 2, 3]), [1, 1, 0, 2, 0, 2])
+        unmerged = TokenTree([-1, 0, 0, 0, 1, 2, 3]), [1, 1, 0, 2, 0, 2]
         assert not is_prefix_tree(unmerged, [(1, 2), (1, 0), (0, 2)])
         assert not is_prefix_tree(merge_beams([(0, 2), (1, 2)]), [(1, 2), (0, 2)])

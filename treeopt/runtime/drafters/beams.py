@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from math import isnan, nan
 from operator import itemgetter
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,14 +13,6 @@ from treeopt.trees import TokenTree
 
 Beam = tuple[int, ...]
 """Successive tokens."""
-
-
-class MergedBeams(NamedTuple):
-    """The prefix tree of beams."""
-
-    tree: TokenTree
-    tokens: list[int]
-    """Of the nodes below the root."""
 
 
 def beam_search(
@@ -97,11 +88,11 @@ def _sort_top(scores: Tensor, indices: Sequence[int], values: Sequence[float], c
     return sorted(zip(indices, values, strict=True), key=lambda item: (-item[1], item[0]))[:count]
 
 
-def merge_beams(beams: Sequence[Beam]) -> MergedBeams:
-    """Return the prefix tree of beams of equal length; siblings in order of their first beam.
+def merge_beams(beams: Sequence[Beam]) -> tuple[TokenTree, list[int]]:
+    """Return the prefix tree of beams of equal length, and the tokens below its root; siblings in order of their first beam.
 
     >>> merge_beams([(5, 7), (5, 8), (6, 7)])
-    MergedBeams(tree=TokenTree(nodes=6, max_depth=2, widths=[1, 2, 3]), tokens=[5, 6, 7, 8, 7])
+    (TokenTree(nodes=6, max_depth=2, widths=[1, 2, 3]), [5, 6, 7, 8, 7])
     """
     parents, tokens = [-1], []
     ends = [0] * len(beams)
@@ -112,4 +103,4 @@ def merge_beams(beams: Sequence[Beam]) -> MergedBeams:
         parents += [parent for parent, _ in new]
         tokens += [token for _, token in new]
         ends = [node_after[step] for step in steps]
-    return MergedBeams(intern_tree(tuple(parents)), tokens)
+    return intern_tree(tuple(parents)), tokens
