@@ -12,8 +12,8 @@ from tests.support.enumeration import ORDERS
 from treeopt.runtime import Verifier
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.distributions import EPSILON, uniform
+from treeopt.runtime.rules.rule import TopDown
 from treeopt.runtime.rules.sample_children import ChildIndices, take_likeliest
-from treeopt.runtime.rules.selection import TopDown
 
 LEAST = 1e-300
 

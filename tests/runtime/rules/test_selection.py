@@ -5,7 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from treeopt.runtime.rules.selection import HostTree, LeavesFirst, Longest, TopDown
+from treeopt.runtime.rules.layout import HostTree
+from treeopt.runtime.rules.rule import LeavesFirst, Longest, TopDown
 from treeopt.trees import TokenTree, chain, level_widths
 
 TREES = [

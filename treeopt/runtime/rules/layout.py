@@ -1,4 +1,4 @@
-"""The layout of a batch of trees: nodes numbered consecutively, and siblings grouped for vectorised tests."""
+"""Trees as the rules read them: lists for Python loops, and batches of trees with siblings grouped for vectorised tests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,38 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64, Integers
-from treeopt.runtime.rules.selection import HostTree
 from treeopt.trees import TokenTree
 
 CACHED_LAYOUTS = 64
 """Batches of trees whose layout is kept: a few numbers per node."""
+
+
+class HostTree:
+    """A tree as lists of Python numbers, which Python loops read faster than arrays."""
+
+    def __init__(self, tree: TokenTree) -> None:
+        self.parents: list[int] = tree.parents.tolist()
+        self.depth: list[int] = tree.depth.tolist()
+        ends = accumulate(tree.child_counts.tolist(), initial=1)
+        self.children = [range(first, stop) for first, stop in pairwise(ends)]
+
+    def path(self, node: int) -> tuple[int, ...]:
+        """Return the nodes from the root down to `node`."""
+        path = [node]
+        while path[-1] != 0:
+            path.append(self.parents[path[-1]])
+        return tuple(path[::-1])
+
+    @cached_property
+    def leaves_first(self) -> list[int]:
+        """Every node after its descendants, siblings in rank order."""
+        order, pending = [], [0]
+        while pending:  # a node before its children, last child first: the postorder reversed
+            order.append(pending.pop())
+            pending.extend(self.children[order[-1]])
+        return order[::-1]
+
+
 host_tree = lru_cache(maxsize=4 * CACHED_LAYOUTS)(HostTree)
 
 

@@ -1,22 +1,89 @@
-"""The verification rules by name."""
+"""The verification rules by name, and how each selects the accepted path of a tested tree."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
+from treeopt.arrays import Float64
 from treeopt.records.rules import check_rule
 from treeopt.runtime.rules.accept_tests import sampled_target, sequoia, specinfer, traversal, typical
-from treeopt.runtime.rules.layout import SiblingGroups
+from treeopt.runtime.rules.layout import HostTree, SiblingGroups
 from treeopt.runtime.rules.sample_children import (
     SampleChildren,
     sample_with_replacement,
     sample_without_replacement,
     take_likeliest,
 )
-from treeopt.runtime.rules.selection import LeavesFirst, Longest, Selection, TopDown
 
 AcceptTest = Callable[[SiblingGroups, Tensor, Tensor, Tensor, Tensor], None]
+
+
+class Selection(Protocol):
+    """Selects the accepted path from acceptance probabilities."""
+
+    def last_node(self, tree: HostTree, acceptance: Sequence[float], u: Sequence[float]) -> int:
+        """Return the last node of the accepted path; `u` has a number for each node, uniform on [0, 1)."""
+
+    def reach(self, tree: HostTree, acceptance: Sequence[float]) -> Float64:
+        """Return float64 (n,): the probability over u that the accepted path contains each node."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopDown:
+    """From the root down, the first accepted child, until no child is accepted."""
+
+    def last_node(self, tree: HostTree, acceptance: Sequence[float], u: Sequence[float]) -> int:
+        node: int | None = 0
+        last = 0
+        while node is not None:
+            last = node
+            node = next((child for child in tree.children[node] if u[child] < acceptance[child]), None)
+        return last
+
+    def reach(self, tree: HostTree, acceptance: Sequence[float]) -> Float64:
+        reach = np.ones(len(acceptance))
+        for node, children in enumerate(tree.children):
+            remaining = reach[node]
+            for child in children:
+                reach[child] = remaining * acceptance[child]
+                remaining -= reach[child]
+        return reach
+
+
+@dataclass(frozen=True, slots=True)
+class LeavesFirst:
+    """From the leaves up, the first accepted node; descendants are tested first."""
+
+    def last_node(self, tree: HostTree, acceptance: Sequence[float], u: Sequence[float]) -> int:
+        return next(node for node in tree.leaves_first if u[node] < acceptance[node])
+
+    def reach(self, tree: HostTree, acceptance: Sequence[float]) -> Float64:
+        reach = np.zeros(len(acceptance))
+        remaining = 1.0
+        for node in tree.leaves_first:
+            ends_here = remaining * acceptance[node]
+            remaining -= ends_here
+            reach[node] += ends_here
+            if node:
+                reach[tree.parents[node]] += reach[node]
+        return reach
+
+
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """The longest path of likelihood above 0, in a tie the most likely; deterministic."""
+
+    def last_node(self, tree: HostTree, acceptance: Sequence[float], u: Sequence[float]) -> int:  # noqa: ARG002
+        accepted = (node for node, likelihood in enumerate(acceptance) if likelihood > 0)
+        return max(accepted, key=lambda node: (tree.depth[node], acceptance[node]))
+
+    def reach(self, tree: HostTree, acceptance: Sequence[float]) -> Float64:
+        reach = np.zeros(len(acceptance))
+        reach[list(tree.path(self.last_node(tree, acceptance, ())))] = 1.0
+        return reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

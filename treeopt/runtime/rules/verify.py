@@ -15,9 +15,8 @@ from treeopt.runtime.models.finite import all_finite
 from treeopt.runtime.models.model import concatenate
 from treeopt.runtime.rules import Rule, get_rule
 from treeopt.runtime.rules.distributions import EPSILON, inverse_cdf, uniform
-from treeopt.runtime.rules.layout import batch_layout
+from treeopt.runtime.rules.layout import HostTree, batch_layout
 from treeopt.runtime.rules.sample_children import check_counts, check_finite, index_children, to_tensor
-from treeopt.runtime.rules.selection import HostTree
 from treeopt.trees import TokenTree
 
 
