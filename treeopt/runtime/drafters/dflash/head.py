@@ -35,10 +35,9 @@ from treeopt.runtime.models.model import (
     SequenceInput,
     concatenate,
 )
-from treeopt.runtime.models.network import Network
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.padded_batch import PaddedPass, last_outputs
-from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
+from treeopt.runtime.models.transformer import Layer, Network, Transformer, rms_norm
 
 CONTEXT, MASK = -1, -2
 """Tokens of a pass that are no tokens of the vocabulary: rows of the context, and mask tokens."""

@@ -27,10 +27,9 @@ from treeopt.runtime.models.model import (
     SequenceInput,
     concatenate_states,
 )
-from treeopt.runtime.models.network import Network
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.runtime.models.padded_batch import last_rows
-from treeopt.runtime.models.transformer import Layer, Transformer, rms_norm
+from treeopt.runtime.models.transformer import Layer, Network, Transformer, rms_norm
 
 NO_TOKEN = -1
 """Read by the first slot of MTP modules, which were trained with zeros in place of an embedding there."""
