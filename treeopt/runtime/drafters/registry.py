@@ -19,7 +19,7 @@ from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.folder import ModelFolder, hash_model
-from treeopt.runtime.models.hub import read_model_folder
+from treeopt.runtime.models.load import read_model_folder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import ModelPair
 from treeopt.runtime.models.transformer import Transformer

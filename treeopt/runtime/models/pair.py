@@ -12,13 +12,15 @@ from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.machine import AUTO, BUNDLED, Pair, has_nvidia_driver
 from treeopt.runtime.models.gguf.file import is_gguf
 from treeopt.runtime.models.hf.loading import Placement
-from treeopt.runtime.models.hub import SETTINGS, is_hub_name, read_model_folder
 from treeopt.runtime.models.linear import slow_products_note
 from treeopt.runtime.models.load import (
     DTYPES,
+    SETTINGS,
     Source,
+    is_hub_name,
     load_language_model,
     open_source,
+    read_model_folder,
     resolve_device,
     resolve_dtype,
 )

@@ -15,7 +15,7 @@ from treeopt.records.machine import Machine
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.gguf import GGUFFile, is_gguf, load_gguf
 from treeopt.runtime.models.gguf.library import library
-from treeopt.runtime.models.hub import is_hub_name
+from treeopt.runtime.models.load import is_hub_name
 from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.tokenizer import Tokenizer
 from treeopt.trees import level_widths
