@@ -24,5 +24,4 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Return the public names: what tab completion shows."""
     return __all__

@@ -7,5 +7,4 @@ __all__ = ["BEST_FIRST", "DYNAMIC_PROGRAM", "Certificate", "Solution", "solve"]
 
 
 def __dir__() -> list[str]:
-    """Return the public names, for tab completion."""
     return __all__

@@ -34,11 +34,9 @@ class ValueTrees(ArrayRecord):
 
     @property
     def expected_tokens(self) -> Float64:
-        """float64 (D + 1, N + 1): the most tokens per step with depth at most d and at most n nodes."""
         return np.maximum.accumulate([values[0, 0] for values in self.values], axis=0)
 
     def parents(self, nodes: int, depth: int) -> list[int]:
-        """Return the parents of one tree, each before its children, siblings in rank order."""
         parents, level = [-1], [(nodes, 0)]  # nodes and rank of each subtree
         for d in range(depth):
             first = len(parents) - len(level)
@@ -48,7 +46,6 @@ class ValueTrees(ArrayRecord):
         return parents
 
     def draft_widths(self, depth: int) -> Int32:
-        """Return int32 (N + 1, D): internal nodes at each depth of the trees of one depth limit."""
         from treeopt.solver.kernels import widths_above
 
         levels, ranks, nodes = len(self.rows), self.rows.shape[1], self.values[0].shape[2]
@@ -79,12 +76,7 @@ class ValueTrees(ArrayRecord):
 
 
 def solve_values(rows: Float64, max_nodes: int) -> tuple[ValueTrees, int, int]:
-    """Return the values of all subtrees, the number of splits compared, and the number ruled out by bounds.
-
-    Args:
-        rows: float64 (D, R, B), any order.
-        max_nodes: N.
-    """
+    """Return the values of all subtrees for rows (D, R, B) in any order, and the splits compared and ruled out."""
     from treeopt.solver.kernels import forests
 
     levels, ranks, _ = rows.shape

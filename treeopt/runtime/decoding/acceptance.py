@@ -39,11 +39,6 @@ class Acceptance:
     At temperature 0 a path follows the target's most likely token after every node, whatever the rule.  Above, the rule
     tests the draft.  With the rule `target`, and if a rule for sampled drafts gets one that was not sampled, the path
     follows a token sampled from the target after every node.
-
-    Args:
-        rule: verification rule.
-        sampling: of the target.
-        target: the model whose logits are tested.
     """
 
     def __init__(self, rule: Rule, sampling: Sampling, target: LanguageModel) -> None:
@@ -63,13 +58,7 @@ class Acceptance:
 
     @torch.inference_mode()
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, generators: Sequence[torch.Generator]) -> list[Verdict]:
-        """Return the accepted path and the bonus token of each draft.
-
-        Args:
-            drafts: one for each sequence.
-            logits: (n, V), the target's after every node, the drafts concatenated.
-            generators: one for each sequence.
-        """
+        """Return the verdict on each draft, given the target's logits (n, V), the drafts concatenated."""
         if self._sampling.greedy:
             return self._follow_likeliest(drafts, logits)
         tested = [self._is_tested(draft) for draft in drafts]
@@ -84,7 +73,6 @@ class Acceptance:
         return [verdicts[index] for index in range(len(drafts))]
 
     def _is_tested(self, draft: Draft) -> bool:
-        """Return whether the rule tests a draft."""
         if not self._rule.random_drafts:
             return self._rule.name != "target"
         return draft.probs is not None or draft.tree.nodes == 1
@@ -134,10 +122,7 @@ def _draft_probs(drafts: Sequence[Draft], target_probs: Tensor) -> Tensor | None
 def _follow(drafts: Sequence[Draft], token_after: Callable[[int], int], scores: Sequence[float]) -> list[Verdict]:
     """Return the path of each draft along the target's tokens.
 
-    Args:
-        drafts: whose nodes are the rows, one draft after the other.
-        token_after: returns the target's token after a row; called for the rows of the paths only.
-        scores: a number for each row, finite if its logits are.
+    `token_after` is called for the rows of the paths only.  A row's score is finite if its logits are.
     """
     return [
         _follow_draft(draft, rows.start, token_after, scores) for draft, rows in zip(drafts, _rows(drafts), strict=True)

@@ -61,21 +61,12 @@ class RequestQueue(Protocol):
     """Requests that arrive during decoding, such as a `queue.Queue` that other threads fill."""
 
     def get(self, block: bool, /) -> GenerationRequest | None:
-        """Return the next request, None if no more will come.
-
-        Args:
-            block: wait for a request. Otherwise raises queue.Empty if none has arrived.
-        """
+        """Return the next request, None if no more will come; without `block`, raise queue.Empty if there is none."""
 
 
 @dataclass(slots=True)
 class QueuedRequests:
-    """Takes requests from a queue, and numbers them in order of arrival.
-
-    Args:
-        queue: of the requests.
-        activate: validates a request, given its number; raises TreeoptError for an invalid one.
-    """
+    """Numbers requests in order of arrival; `activate` validates each, and raises TreeoptError for an invalid one."""
 
     queue: RequestQueue
     activate: Callable[[int, GenerationRequest], ActiveRequest]
@@ -83,11 +74,7 @@ class QueuedRequests:
     _closed: bool = False
 
     def next_request(self, *, wait: bool) -> ActiveRequest | RequestOutput | None:
-        """Return the next request, the error of an invalid one, or None.
-
-        Args:
-            wait: block until a request arrives; None then means that no more will come.
-        """
+        """Return the next request, the error of an invalid one, or None: with `wait`, because no more will come."""
         try:
             request = None if self._closed else self.queue.get(wait)
         except Empty:
@@ -109,14 +96,7 @@ def decode_batch(
     *,
     before_step: Callable[[int], object],
 ) -> Iterator[RequestOutput]:
-    """Yield the outputs of all requests, at most `batch_size` of which are decoded at a time.
-
-    Args:
-        stepper: decodes one step of the whole batch.
-        source: supplies the requests.
-        batch_size: sequences at a time.
-        before_step: called with the number of sequences before each step.
-    """
+    """Yield the outputs of all requests, at most `batch_size` at a time; `before_step` receives how many are decoded."""
     running: list[ActiveRequest] = []
     try:
         while True:

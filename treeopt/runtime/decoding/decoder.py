@@ -223,11 +223,8 @@ class Decoder:
     ) -> Iterator[Step]:
         """Return an iterator over whole steps until `min_new_tokens` new tokens, or the end of the sequence.
 
-        Args:
-            token_ids: the prompt.
-            min_new_tokens: new tokens; fewer if the longest sequence has no room for them.
-            step: decodes one step; by default `Decoder.step`.
-            seed: of this sequence, which then does not depend on how many were decoded before.
+        There are fewer tokens if the longest sequence has no room for them.  `step` decodes one step, by default
+        `Decoder.step`; `seed` is that of `generate`.
         """
         self.start(token_ids, seed=seed)
         new_tokens = min(min_new_tokens, self.max_sequence_tokens - len(token_ids))

@@ -24,13 +24,7 @@ from treeopt.runtime.rules.verify import Verdict
 class Stepper:
     """Decodes a batch of sequences step by step; a single sequence is a batch of one.
 
-    Args:
-        drafter: proposes a tree for each sequence.
-        runner: runs the target's passes.
-        targets: the target's state for each sequence, by number.
-        acceptance: selects the accepted paths.
-        on_step: called with the step of each sequence once all are committed.
-        now_s: clock of the times that `on_step` receives.
+    `on_step` is called with the step of each sequence once all are committed; `now_s` is the clock of its times.
     """
 
     drafter: Drafter
@@ -64,7 +58,6 @@ class Stepper:
         return results
 
     def draft(self, sequences: Sequence[int]) -> list[Proposal]:
-        """Return a token tree below the root of each sequence."""
         return self.drafter.propose(sequences, [self.targets[number].generator for number in sequences])
 
     def verify(self, sequences: Sequence[int], proposals: Sequence[Proposal]) -> Outputs:

@@ -21,13 +21,7 @@ whole_tree = lru_cache(maxsize=CACHED_MASKS)(PassNodes.whole)
 
 
 class TargetSequence:
-    """The target's state for one sequence; `begin` reuses it for the next sequence.
-
-    Args:
-        target: the model that verifies.
-        cache: KV cache of one sequence.
-        requested_states: hidden states that the drafter reads.
-    """
+    """The target's state for one sequence; `begin` reuses it for the next sequence."""
 
     def __init__(self, target: LanguageModel, cache: Any, requested_states: RequestedStates) -> None:
         self.target = target

@@ -47,11 +47,7 @@ class _LevelViews(NamedTuple):
 class LevelSampler:
     """Fills one static tree at a time, in buffers that all trees share.
 
-    Args:
-        model: the draft model or head whose logits the trees are filled from.
-        rule: verification rule, which determines how children are sampled.
-        sampling: what children are sampled from; greedy takes the top tokens, whatever the rule.
-        max_nodes: nodes of the largest tree.
+    The rule determines how children are sampled; greedy sampling takes the top tokens, whatever the rule.
     """
 
     def __init__(self, model: ForwardModel, *, rule: Rule, sampling: Sampling, max_nodes: int) -> None:

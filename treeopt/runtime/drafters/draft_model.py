@@ -59,13 +59,9 @@ class DraftModelSequence:
     """A draft model at one sequence.
 
     The cache contains the committed tokens but `pending`: the root, and before it the accepted leaf, which had no
-    children and so was not fed.  Steps of other drafters add to the pending tokens, which are fed when drafting resumes,
-    `MAX_CATCH_UP_TOKENS` at a time.  The step's nodes follow in the order they were fed.
-    Once a sequence is longer than the model takes, nothing is read or drafted any more.
-
-    Args:
-        model: the draft model.
-        cache: of one sequence, with room for the longest and for all nodes fed in a step.
+    children and so was not fed.  Steps of other drafters add to the pending tokens, which are fed when drafting
+    resumes, `MAX_CATCH_UP_TOKENS` at a time.  The step's nodes follow in the order they were fed. Once a sequence is
+    longer than the model takes, nothing is read or drafted any more.
     """
 
     def __init__(self, model: LanguageModel, cache: SequenceCache) -> None:

@@ -58,13 +58,9 @@ class TreeExpansion:
     `DynamicTree` feeds the best children of the nodes fed last.
 
     `SpecExecSetting` feeds the best nodes of all that were not fed.  A score never rises along a path.  So a node
-    outside the best `budget` - 1 never returns, nor do its descendants, and a node that is no better than the worst of a
-    full set need not be fed.  The best node that was not fed cannot be displaced: every pass fixes at least one node of
-    the final set, and `budget` - 1 passes find all (Svirschevski et al., 2024, section 4).
-
-    Args:
-        policy: how trees grow.
-        sequences: batch size.
+    outside the best `budget` - 1 never returns, nor do its descendants, and a node that is no better than the worst of
+    a full set need not be fed.  The best node that was not fed cannot be displaced: every pass fixes at least one node
+    of the final set, and `budget` - 1 passes find all (Svirschevski et al., 2024, section 4).
     """
 
     def __init__(self, policy: ExpansionPolicy, sequences: int) -> None:
@@ -170,7 +166,6 @@ class ExpandingDrafter(NodeDrafter):
         self._expansion.compile()
 
     def _fill(self, drafts: Sequence[DraftSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
-        """Grow the tree below each root, with one pass for the whole batch at a time."""
         if self._expansion.sequences != len(drafts):
             self._expansion = TreeExpansion(self.policy, len(drafts))
         expansion = self._expansion
@@ -196,9 +191,7 @@ class ExpandingDrafter(NodeDrafter):
 def intern_pass(parents: tuple[int, ...], count: int) -> PassNodes:
     """Return the attention metadata of the last `count` fed nodes, the same object for recent arguments.
 
-    Args:
-        parents: feed index of the parent of every fed node; NOT_FED for the root.
-        count: nodes that this pass feeds; those before them were fed earlier in the step.
+    `parents` has the feed index of the parent of every node fed in this step; NOT_FED for the root.
     """
     start, depths, visible = len(parents) - count, [], bytearray()
     for node in range(start, len(parents)):

@@ -114,10 +114,7 @@ def feed_best(nodes: NodeArrays, k: int, limit: int) -> None:
 def write_trees(nodes: NodeArrays, k: int, trees: Int64) -> None:
     """Write the tree of the root and the best nodes of every sequence in level order, siblings by rising id.
 
-    Args:
-        nodes: of the step.
-        k: children of each fed node.
-        trees: int64 (sequences, 3, budget + 1), written: each node's parent, token and feed index.
+    `trees`, int64 (sequences, 3, budget + 1), receives each node's parent, token and feed index.
     """
     order = np.zeros(trees.shape[2], np.int64)
     for sequence in range(len(trees)):

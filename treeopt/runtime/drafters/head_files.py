@@ -29,16 +29,11 @@ OutputLayer = Callable[[Tensor], Tensor]
 class HeadFolder:
     """A folder with a head: its `config.json`, its weights, and the target that it was trained for.
 
-    A field of a published head may also be in a nested mapping; null stands for no field.  Nothing in the folder is
-    executed.
+    A field may also be in the mapping `nested`, and yields to those outside; null stands for no field.  Weights are
+    read onto the target's device, in its dtype.  Nothing in the folder is executed.
 
-    Args:
-        path: of the folder.
-        target: the weights are read onto its device, in its dtype.
-        nested: name of the mapping in `config.json`; its fields yield to those outside.
-
-    Raises InvalidValueError for a target that treeopt does not run itself, TreeoptError if a file is missing, FormatError
-    for one that cannot be read.
+    Raises InvalidValueError for a target that treeopt does not run itself, TreeoptError if a file is missing,
+    FormatError for one that cannot be read.
     """
 
     def __init__(self, path: Path | str, target: Transformer, nested: str = "") -> None:
@@ -136,25 +131,14 @@ class HeadFolder:
             )
 
     def refuse_kinds(self, kinds: Mapping[str, str], expected: str, ignored: str = "") -> None:
-        """Raise FormatError for a head of another kind.
-
-        Args:
-            kinds: by prefix of tensor names.
-            expected: kind of head.
-            ignored: what may precede the prefixes.
-        """
+        """Raise FormatError for a tensor of another kind of head; `ignored` may precede the prefixes of its name."""
         for name in self.tensors:
             for prefix, kind in kinds.items():
                 if name.removeprefix(ignored).startswith(prefix):
                     raise self.tensor_error(name, f"expected {expected}. Got {kind}: take another checkpoint.")
 
     def check_all_read(self, kind: str, *, prefix: str = "") -> None:
-        """Raise FormatError naming a tensor that was not read although it may change what the head predicts.
-
-        Args:
-            kind: of the head.
-            prefix: of the head's tensors, if the folder contains others.
-        """
+        """Raise FormatError naming a tensor that was not read although it may change what the head predicts."""
         for name in self.tensors.unread:
             if name.startswith(prefix) and not UNUSED.fullmatch(name):
                 reason = (
@@ -233,10 +217,7 @@ class HeadVocabulary:
 
 
 def _target_ids(folder: HeadFolder, offsets: Tensor, vocabulary: int) -> Tensor:
-    """Return the target's tokens, given the offset of each from the head's token.
-
-    Raises FormatError for tokens outside the vocabulary, and for one that appears twice.
-    """
+    """Return the target's tokens, given offsets from the head's; FormatError for unknown and repeated ones."""
     ids = offsets + torch.arange(len(offsets))
     outside = ((ids < 0) | (ids >= vocabulary)).nonzero()[:, 0]
     if len(outside):

@@ -127,17 +127,11 @@ def side_mask(setting: LookaheadSetting, nodes: int, tokens: int) -> tuple[Bool,
 class NgramPool:
     """N-grams by their first token, the key; the other `ngram` - 1 tokens are a continuation of it.
 
-    A key has at most `per_key` different continuations; a new one evicts the one added longest ago.  A new key evicts the
-    least recently used of `capacity_keys` keys.
+    A key has at most `per_key` different continuations; a new one evicts the one added longest ago.  A new key evicts
+    the least recently used of `capacity_keys` keys.  Adding and finding n-grams touch one key only.
 
-    Memory: at most `capacity_keys * per_key` continuations; a token takes 40 bytes in CPython, a continuation 64 more, a
-    key 320 more.
-    Adding and finding n-grams touch one key only: their cost does not grow with time.
-
-    Args:
-        ngram: tokens of an n-gram, at least 2.
-        capacity_keys: keys, at least 1.
-        per_key: continuations of a key, at least 1.
+    Memory: at most `capacity_keys * per_key` continuations; a token takes 40 bytes in CPython, a continuation 64 more,
+    a key 320 more.
     """
 
     def __init__(self, ngram: int, capacity_keys: int, per_key: int) -> None:
@@ -160,7 +154,6 @@ class NgramPool:
             self._continuations.popitem(last=False)
 
     def add_all(self, tokens: Sequence[int]) -> None:
-        """Add every n-gram of a sequence in order."""
         for first in range(len(tokens) - self.ngram + 1):
             self.add(tokens[first : first + self.ngram])
 

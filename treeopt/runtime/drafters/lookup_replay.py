@@ -30,11 +30,7 @@ class ReplayedSteps(NamedTuple):
 
 
 class LookupReplay:
-    """Replays several settings of prompt lookup along the sequence that is being decoded.
-
-    Args:
-        settings: of prompt lookup.
-    """
+    """Replays several settings of prompt lookup along the sequence that is being decoded."""
 
     def __init__(self, settings: Sequence[PromptLookupSetting]) -> None:
         self.settings = tuple(sorted(settings, key=attrgetter("ngram", "length")))

@@ -55,10 +55,6 @@ class MedusaHeads:
 class MedusaDrafter(HeadDrafter):
     """Drafts a static tree: the node of depth d and rank r has the r-th most likely token of head d.
 
-    Args:
-        heads: of the target that verifies.
-        tree: the tree.
-
     Raises InvalidValueError for a tree with more levels than heads, or more children of a node than tokens.
     """
 

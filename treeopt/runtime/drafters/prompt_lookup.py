@@ -11,11 +11,7 @@ from treeopt.trees.drafter_parameters import PromptLookupSetting
 
 
 class Occurrences:
-    """For every position of a sequence, where the n-grams that end there occurred last before, for every n.
-
-    Args:
-        max_ngram: longest n-gram.
-    """
+    """For every position of a sequence and every n, where the n-gram that ends there occurred last before."""
 
     def __init__(self, max_ngram: int) -> None:
         self._ends: list[dict[tuple[int | None, ...], int]] = [{} for _ in range(max_ngram)]
@@ -46,11 +42,7 @@ class Occurrences:
 
 
 class LookupSequence:
-    """The tokens of a sequence, and where their n-grams occurred before.
-
-    Args:
-        max_ngram: longest n-gram that is looked up.
-    """
+    """The tokens of a sequence, and where their n-grams occurred before."""
 
     ready = True
 
@@ -85,16 +77,12 @@ class LookupSequence:
 
 
 class PromptLookupDrafter(SequenceDrafter[LookupSequence]):
-    """Drafts a chain: the tokens after the latest earlier occurrence of the last n tokens.
+    """Drafts a chain: the `length` tokens after the latest earlier occurrence of the last n tokens.
 
-    The largest n up to `max_ngram` with an earlier occurrence counts; without one, nothing is drafted.  If fewer than
-    `length` tokens followed it, the draft repeats itself, as the sequence then does.
+    The largest n up to `max_ngram` with an earlier occurrence counts; without one, nothing is drafted.  If fewer tokens
+    followed it, the draft repeats itself, as the sequence then does.
 
     A step costs `max_ngram` look-ups and index entries for each new token, however long the sequence is.
-
-    Args:
-        max_ngram: longest n-gram that is looked up.
-        length: draft tokens.
 
     Raises InvalidValueError for numbers below 1.
     """

@@ -54,11 +54,9 @@ class RedrafterHead:
         return F.silu(self.recurrence(states) + self.token(self.embed(tokens)))
 
     def log_probs(self, states: Tensor, context: Tensor) -> Tensor:
-        """Return float32 (m, V) for the token after each state.
+        """Return float32 (m, V) for the token after each state (m, hidden).
 
-        Args:
-            states: (m, hidden).
-            context: (m, hidden), `from_hidden` of the hidden state of each.
+        `context`, (m, hidden), is `from_hidden` of the target's hidden state of each.
         """
         x = context + self.from_state(states)
         for block in self.blocks:
@@ -67,14 +65,7 @@ class RedrafterHead:
 
     @torch.inference_mode()
     def beams(self, hidden: Tensor, roots: Sequence[int], *, width: int, length: int) -> list[list[Beam]]:
-        """Return the beams below each root, the best first.
-
-        Args:
-            hidden: (n, hidden), the target's last hidden state before each root.
-            roots: n last committed tokens.
-            width: beams of each root.
-            length: tokens of each beam.
-        """
+        """Return the beams below each root, the best first, given the target's last hidden states (n, hidden)."""
         context = self.from_hidden(hidden)
 
         def score(states: Tensor) -> Tensor:
@@ -112,14 +103,9 @@ def _load_linear(tensors: TensorReader, name: str, size: int) -> Linear:
 
 
 class RedrafterDrafter(HeadDrafter):
-    """Drafts the merged beams below the root.
+    """Drafts `width` merged beams of `length` tokens below the root.
 
-    Args:
-        head: the recurrent head of the target that verifies.
-        width: beams, at most as many as the vocabulary has tokens.
-        length: tokens of each beam.
-
-    Raises InvalidValueError for numbers out of range.
+    Raises InvalidValueError for numbers out of range, and for more beams than the vocabulary has tokens.
     """
 
     def __init__(self, head: RedrafterHead, width: int, length: int) -> None:

@@ -55,10 +55,7 @@ class LoadedDrafter:
         return self.setting.label
 
     def with_block_of(self, draft_tokens: int | None) -> "LoadedDrafter":
-        """Return the drafter with smaller blocks, or as it is for None.
-
-        Raises InvalidValueError for larger blocks than its head was trained for.
-        """
+        """Return the drafter with smaller blocks, as it is for None; InvalidValueError for larger than trained."""
         if draft_tokens is None:
             return self
         setting = replace(self.setting, block_draft_tokens=draft_tokens)
@@ -144,15 +141,12 @@ def load_drafter(
 ) -> LoadedDrafter:
     """Load the heads of a drafter, if it has any.
 
-    Args:
-        setting: of any drafter but the draft model; all but its digest and values are used.
-        models: the pair that decodes.
-        capacity: longest sequence; by default the target's maximum.
-        cuda_graphs: whether its passes are captured as CUDA graphs, by default on a CUDA device.
+    All of the setting but its digest and values is used.  The capacity, the longest sequence, is by default the
+    target's.
 
     Raises InfeasibleError for bundled heads with another target, for a target without hidden states, and for a drafter
-    that needs a draft model without one, InvalidValueError for larger blocks than the head was trained for, TreeoptError
-    if the folder does not contain heads of this target.
+    that needs a draft model without one, InvalidValueError for larger blocks than the head was trained for,
+    TreeoptError if the folder does not contain heads of this target.
     """
     name, target, load = setting.name, models.target, DRAFTER_KINDS[setting.name].load
     heads: Any = None
@@ -209,6 +203,5 @@ def find_bundled_heads(name: str, models: ModelPair) -> Path:
 
 
 def digest_heads(folder: Path) -> str:
-    """Return the content digest of heads."""
     weights = [file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin")]
     return hash_model(read_object(folder / "config.json"), weights)

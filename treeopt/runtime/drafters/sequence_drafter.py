@@ -34,11 +34,7 @@ Pooled = TypeVar("Pooled")
 
 
 class SequencePool(Generic[Pooled]):
-    """One state object for each sequence that is being decoded, by the sequence's number.
-
-    Args:
-        make: makes that many states next to each other in memory; the first is made at once.
-    """
+    """One state object for each sequence that is being decoded; `make` makes several next to each other in memory."""
 
     def __init__(self, make: Callable[[int], Sequence[Pooled]]) -> None:
         self._make = make
@@ -80,11 +76,7 @@ class SequencePool(Generic[Pooled]):
 
 
 class SequenceDrafter(Generic[State]):
-    """A drafter with a state for each sequence; subclasses set `max_tokens` and define `_fill`.
-
-    Args:
-        new_sequences: from a number of sequences to their states; all are made at once to be adjacent in memory.
-    """
+    """A drafter with a state for each sequence; subclasses set `max_tokens` and define `_fill`."""
 
     sampled: bool = False
     requested_states: RequestedStates = NO_STATES

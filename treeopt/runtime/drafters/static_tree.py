@@ -62,7 +62,6 @@ class StaticTreeDrafter(NodeDrafter):
         super().__init__(model, capacity=capacity, max_fed=self.max_tokens, cuda_graphs=cuda_graphs, pool=pool)
 
     def _fill(self, drafts: Sequence[DraftSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:
-        """Fill the tree below each root, one level and one draft pass after the other."""
         if self.sampled:
             generators = [generator_on(self.model.device, generator) for generator in generators]
         sampler = self._sampler

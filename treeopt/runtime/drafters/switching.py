@@ -43,12 +43,9 @@ class PlainDrafter(SequenceDrafter[RootSequence]):
 class SwitchingDrafter:
     """Drafts a static tree, or with another drafter while one is selected.
 
-    The other drafter begins every sequence when it is selected.  The draft model keeps its cache meanwhile, and feeds the
-    tokens that it missed, or the whole of a new sequence, when it drafts again.  The tokens of all sequences are kept
-    for this.
-
-    Args:
-        static: drafts the static tree.
+    The other drafter begins every sequence when it is selected.  The draft model keeps its cache meanwhile, and feeds
+    the tokens that it missed, or the whole of a new sequence, when it drafts again.  The tokens of all sequences are
+    kept for this.
     """
 
     requested_states = NO_STATES

@@ -189,10 +189,7 @@ def make_learning_copy(draft: LanguageModel, settings: LearningSettings | None =
 
 
 def built_in_model(draft: LanguageModel) -> Transformer:
-    """Return a draft model without its vocabulary limit.
-
-    Raises InfeasibleError for a model that another library runs.
-    """
+    """Return a draft model without its vocabulary limit; InfeasibleError for one that another library runs."""
     model = draft.model if isinstance(draft, LimitedDraft) else draft
     if not isinstance(model, Transformer):
         raise InfeasibleError(

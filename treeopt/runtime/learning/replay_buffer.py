@@ -24,11 +24,7 @@ class ReplayWindow:
 
 
 class ReplayBuffer:
-    """Rejected positions since the last update, in bounded memory.
-
-    Args:
-        window_tokens: longest window; at most half of it precedes its first rejected position.
-    """
+    """Rejected positions since the last update; at most half of a window precedes its first rejected position."""
 
     def __init__(self, window_tokens: int) -> None:
         self._window_tokens = window_tokens

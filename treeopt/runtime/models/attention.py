@@ -38,13 +38,8 @@ class PassAttention(Protocol):
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Write a layer's keys and values, and return the attention output, shaped like `query`.
 
-        Tokens of several sequences are packed into one batch.
-
-        Args:
-            layer: index of the layer.
-            query: (batch, heads, n, head_size).
-            key: (batch, key_value_heads, n, head_size).
-            value: like `key`.
+        Each is (batch, heads, n, head_size), with fewer heads of keys and values.  Tokens of several sequences are
+        packed into one batch.
         """
 
     def with_window(self, window: int) -> "PassAttention":
@@ -229,14 +224,9 @@ class UncachedAttention(NamedTuple):
 
 
 def slots_by_head(store: KVStore, sequence: Tensor, slot: Tensor) -> Tensor:
-    """Return the row of each token and head in a layer's entries, viewed as (rows, head_size).
+    """Return the row of each token and head in a layer's entries, viewed as (rows, head_size), int64 (tokens * heads,).
 
-    Args:
-        store: of the sequences.
-        sequence: int64 (tokens,), index of each token's sequence.
-        slot: int64 (tokens,).
-
-    Returns int64 (tokens * heads,).
+    `sequence` is the index of each token's sequence, and `slot` the token's, both int64 (tokens,).
     """
     _, heads, slots, _ = store.layers[0][0].shape
     by_head = torch.arange(0, heads * slots, slots, device=slot.device)
@@ -244,13 +234,9 @@ def slots_by_head(store: KVStore, sequence: Tensor, slot: Tensor) -> Tensor:
 
 
 def attend_causally(query: Tensor, keys: Tensor, values: Tensor, window: int | None = None) -> Tensor:
-    """Return the attention output of the last n tokens of a sequence.
+    """Return the attention output of the last n tokens of a sequence of m.
 
-    Args:
-        query: (batch, heads, n, head_size).
-        keys: (batch, key_value_heads, m, head_size), of the whole sequence.
-        values: like `keys`.
-        window: sliding window in tokens; None for full attention.
+    The query is (batch, heads, n, head_size), keys and values are (batch, key_value_heads, m, head_size).
     """
     count, length = query.shape[2], keys.shape[2]
     if count == length and (window is None or count <= window):
@@ -273,13 +259,7 @@ def attend_causally(query: Tensor, keys: Tensor, values: Tensor, window: int | N
 
 
 def _batch_is_faster(batch: PaddedBatch, inputs: Sequence[SequenceInput], keys: Tensor) -> bool:
-    """Return whether one call over a padded batch is faster than one per sequence.
-
-    Args:
-        batch: contains all sequences.
-        inputs: one per sequence.
-        keys: (sequences, heads, slots, head_size) of a layer; its values have the same size.
-    """
+    """Return whether one call over a padded batch is faster than one per sequence, given the keys of a layer."""
     padded_scores = batch.sequences * batch.tokens * batch.kv_length
     kv_lengths = [sequence.slots.stop for sequence in inputs]
     scores = sum(sequence.nodes.rows * length for sequence, length in zip(inputs, kv_lengths, strict=True))

@@ -66,10 +66,7 @@ def why_not_built_in(content: object) -> str | None:
 
 
 def parse_config(source: Path | str, content: object) -> ModelConfig:
-    """Parse the content of a `config.json`.
-
-    Raises FormatError naming `source` and the field that is invalid or not supported.
-    """
+    """Parse a `config.json`; raises FormatError naming `source` and the field that is invalid or not supported."""
     fields = Fields(source, content)
     assert isinstance(content, dict)  # Fields refuses anything else
     architecture = _architecture(fields, content)

@@ -63,7 +63,6 @@ def all_finite(scores: Sequence[float]) -> bool:
 
 
 def draft_warning(name: str) -> TreeoptWarning:
-    """Return the warning that a draft was cut."""
     return TreeoptWarning(
         f"{name}: expected a draft model whose logits are finite. Got NaN or infinity, and nothing is drafted where "
         "that is so: run it in float32 or bfloat16, check its weights, or choose another."
@@ -71,7 +70,6 @@ def draft_warning(name: str) -> TreeoptWarning:
 
 
 def not_finite_error(name: str, role: str) -> TreeoptError:
-    """Return the error for a target or draft model with non-finite logits."""
     return TreeoptError(
         f"{name}: expected a {role} whose logits are finite. Got NaN or infinity: run it in float32 or bfloat16, check "
         "its weights, or choose another."

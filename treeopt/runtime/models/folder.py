@@ -30,13 +30,9 @@ DIGITS = 16
 
 
 class ModelFolder:
-    """A folder whose parts are read on demand.
+    """A folder whose parts are read on demand; `name` is used in reports and errors, by default the folder's.
 
     Each part raises TreeoptError if the folder or a file is missing, FormatError if a file is invalid.
-
-    Args:
-        path: of the folder.
-        name: in reports and errors, by default the folder's.
     """
 
     def __init__(self, path: Path | str, name: str | None = None) -> None:
@@ -139,14 +135,10 @@ def _check_known(folder: Path, content: dict[str, Any], reason: str) -> None:
 
 
 def hash_model(config: dict[str, Any], weight_files: Iterable[Path]) -> str:
-    """Return 16 hexadecimal digits of the SHA-256 of a configuration and samples of all weights.
+    """Return 16 hexadecimal digits of the SHA-256 of a parsed `config.json` and samples of all weights.
 
     The samples of each file are its name, its size, its head and 32 blocks spread over the rest, so that models of any
     size take the same time.  Two trainings of one architecture differ in nearly every block.
-
-    Args:
-        config: the parsed `config.json`.
-        weight_files: in any order.
     """
     checksum = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     for file in sorted(weight_files):

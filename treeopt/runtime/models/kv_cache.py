@@ -16,12 +16,8 @@ class KVStore:
     """Keys and values of all layers for several sequences.
 
     Each sequence has one slot more than its capacity: captured passes write their padding there, and nothing reads it.
-
-    Args:
-        sequences: number of sequences.
-        capacity: slots per sequence.
-        rotations: complex64 (positions, 1, head_size / 2), of every position that a token in the cache can have; none if
-            the model rotates queries and keys by itself.
+    Rotations, complex64 (positions, 1, head_size / 2), are those of every position that a token in the cache can have,
+    or None if the model rotates queries and keys by itself.
     """
 
     def __init__(self, sequences: int, capacity: int, rotations: Tensor | None = None) -> None:
@@ -56,21 +52,14 @@ class KVStore:
 
     @staticmethod
     def sequence_bytes(config: ModelConfig, capacity: int, dtype: torch.dtype) -> int:
-        """Return the bytes of the keys and values of one sequence."""
         return 2 * config.layers * config.key_value_heads * (capacity + 1) * config.head_size * dtype.itemsize
 
     def caches(self) -> list["KVCache"]:
-        """Return a cache per sequence."""
         return [KVCache(self, index) for index in range(self.sequences)]
 
 
 class KVCache(SequenceCache):
-    """The keys and values of one sequence.
-
-    Args:
-        store: contains them.
-        index: of the sequence in the store.
-    """
+    """The keys and values of the sequence at `index` in a store."""
 
     store: KVStore
 

@@ -44,14 +44,10 @@ def is_hub_name(name: Path | str) -> bool:
 
 
 def read_model_folder(name: Path | str, read: Callable[[Path], T], files: Sequence[str] = SETTINGS + WEIGHTS) -> T:
-    """Return `read(folder)` for the folder of a model.
+    """Return `read(folder)` for the folder of a model, by path or as `org/name` on the hub.
 
-    For a hub model it is the copy in the local cache if `read` accepts it; otherwise the model is downloaded.
-
-    Args:
-        name: a folder, or `org/name` on the hub.
-        read: raises TreeoptError for an incomplete or invalid folder.
-        files: patterns of the files to download.
+    For a hub model it is the copy in the local cache if `read` accepts it; otherwise the model is downloaded: the files
+    that match the patterns.
 
     Raises TreeoptError if there is no such folder and no such model, and what `read` raises.
     """

@@ -48,13 +48,7 @@ def decoder_bytes(
 ) -> Counter[torch.device]:
     """Return the bytes that a decoder needs on each device; the module's docstring has the formula.
 
-    Args:
-        target: the model that verifies.
-        draft: the model that drafts; None without one.
-        tree: the draft tree; None if it is unknown or may change.
-        sequence_tokens: longest sequence, L.
-        max_nodes: nodes of the largest tree, n.
-        sampling: of the target.
+    L is `sequence_tokens`, n is `max_nodes`; the tree is None if it is unknown or may change.
     """
     n, vocabulary, width = max_nodes, target.config.vocabulary, target.dtype.itemsize
     parents = n if tree is None else int(np.count_nonzero(tree.child_counts))
@@ -81,10 +75,7 @@ def decoder_bytes(
 def check_batch_size(sequence_bytes: Counter[torch.device], batch_size: int, *, allocated: int) -> None:
     """Raise OutOfMemoryError, naming the largest batch that fits, if a batch needs more memory than is free.
 
-    Args:
-        sequence_bytes: bytes per sequence on each device.
-        batch_size: number of sequences.
-        allocated: sequences whose memory is allocated already.
+    The memory of `allocated` sequences is allocated already.
     """
     for device, size in sequence_bytes.items():
         free = free_bytes(device)

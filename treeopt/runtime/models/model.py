@@ -50,12 +50,10 @@ class HiddenStates(NamedTuple):
         return self.map(lambda states: states[rows].clone())
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "HiddenStates":
-        """Apply a function to each tensor."""
         last = None if self.last is None else function(self.last)
         return HiddenStates(tuple(function(layer) for layer in self.layers), last)
 
     def split(self, sizes: Sequence[int]) -> list["HiddenStates"]:
-        """Split the rows into consecutive parts."""
         layers = [layer.split(sizes) for layer in self.layers]
         lasts = [None] * len(sizes) if self.last is None else self.last.split(sizes)
         return [HiddenStates(tuple(layer[part] for layer in layers), last) for part, last in enumerate(lasts)]
@@ -67,7 +65,6 @@ def concatenate(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def concatenate_states(parts: Sequence[HiddenStates]) -> HiddenStates:
-    """Concatenate the rows of several states."""
     layers = tuple(concatenate(tensors) for tensors in zip(*(part.layers for part in parts), strict=True))
     lasts = [part.last for part in parts if part.last is not None]
     return HiddenStates(layers, concatenate(lasts) if lasts else None)
@@ -82,17 +79,11 @@ class Output(NamedTuple):
     """Rows as in `logits`; None if none were requested."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Output":
-        """Apply a function to each tensor."""
         return Output(function(self.logits), None if self.states is None else self.states.map(function))
 
 
 class Outputs(list[Output]):
-    """The outputs of one pass, one per sequence.
-
-    Args:
-        whole: of all rows, sequence after sequence.
-        sizes: rows of each sequence.
-    """
+    """The outputs of one pass, one per sequence: parts of `whole`, which has `sizes` rows of each."""
 
     def __init__(self, whole: Output, sizes: Sequence[int]) -> None:
         self.whole = whole
@@ -153,8 +144,7 @@ class SequenceCache:
         slot:   0 … length-1        length … length+n-1
         holds:  committed tokens    tree nodes of the step, in the order they were fed
 
-    Args:
-        capacity: slots, tree nodes included.
+    The capacity includes the nodes.
     """
 
     store: Any
@@ -249,14 +239,9 @@ class ForwardModel(Protocol):
         *,
         last_only: bool = False,
     ) -> Outputs:
-        """Return logits and states of tokens after the committed ones.
+        """Return logits and states of tokens after the committed ones; with `last_only`, of each sequence's last token.
 
         Sequences may differ in length, number of tokens and mask.
-
-        Args:
-            inputs: one per sequence.
-            requested_states: hidden states to return.
-            last_only: return only the logits and states of each sequence's last token.
         """
 
 
@@ -289,13 +274,9 @@ def prefill_in_chunks(
     run_chunk: Callable[[Tensor], HiddenStates | None],
     requested_states: RequestedStates,
 ) -> HiddenStates | None:
-    """Commit a prompt chunk by chunk; return what `LanguageModel.prefill` does.
+    """Commit a prompt, int64 (n,), chunk by chunk; return what `LanguageModel.prefill` does.
 
-    Args:
-        tokens: int64 (n,).
-        cache: of the sequence.
-        run_chunk: runs a pass over a chunk after the committed tokens and returns the states of all its tokens.
-        requested_states: hidden states to return.
+    `run_chunk` runs a pass over a chunk after the committed tokens and returns the states of all its tokens.
     """
     parts: list[HiddenStates] = []
     for chunk in tokens.split(PREFILL_TOKENS):

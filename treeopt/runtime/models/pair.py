@@ -51,7 +51,6 @@ class ModelPair:
 
     @property
     def bundled(self) -> bool:
-        """Whether the target is the bundled one."""
         return self.described.target_source is None
 
     @property

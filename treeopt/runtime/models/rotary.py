@@ -40,7 +40,6 @@ class Llama3Scaling:
     amplitude: ClassVar[float] = 1.0
 
     def scale(self, frequencies: Tensor) -> Tensor:
-        """Return the scaled frequencies, in radians per position."""
         turns = frequencies * self.original_positions / (2 * math.pi)
         span = self.high_frequency_factor - self.low_frequency_factor
         unscaled = ((turns - self.low_frequency_factor) / span).clamp(0, 1)
@@ -90,16 +89,10 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
 def parse_rope(fields: Fields, content: dict[str, object], max_positions: int) -> tuple[float, RopeScaling | None]:
-    """Return the base and the scaling of the frequencies.
+    """Return the base and the scaling of the frequencies; `max_positions` is the default of the original positions.
 
-    Newer files have `rope_parameters`, older ones `rope_theta` and `rope_scaling`.
-
-    Args:
-        fields: of a `config.json`.
-        content: the same, parsed.
-        max_positions: default of the original positions.
-
-    Raises FormatError for other kinds of scaling and invalid fields.
+    Newer files have `rope_parameters`, older ones `rope_theta` and `rope_scaling`.  Raises FormatError for other kinds
+    of scaling and invalid fields.
     """
     name = next((key for key in ("rope_scaling", "rope_parameters") if content.get(key)), "rope_parameters")
     settings = content.get(name) or {}
@@ -166,14 +159,7 @@ def _parse_yarn(settings: Fields, present: set[str], original_positions: int) ->
 
 
 class Rotations:
-    """A table of rotations by position, which grows on demand.
-
-    Args:
-        head_size: even; each frequency rotates two numbers.
-        base: of the geometric series of frequencies.
-        scaling: of the frequencies.
-        device: of the table.
-    """
+    """A table of rotations by position, which grows on demand; each frequency rotates two numbers of a head."""
 
     def __init__(self, head_size: int, base: float, scaling: RopeScaling | None, device: torch.device) -> None:
         exponents = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size

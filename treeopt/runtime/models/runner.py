@@ -95,13 +95,9 @@ def make_graph_pool(device: torch.device, cuda_graphs: bool | None = None) -> Gr
 
 
 class Runner:
-    """Runs passes of one model over any of its sequences.
+    """Runs passes of one model over any of its sequences, each of which is fed at most `max_nodes` nodes in a step.
 
-    Args:
-        model: the model.
-        max_nodes: most nodes that a sequence is fed in a step.
-        requested_states: hidden states that every pass returns.
-        pool: captures a pass as a graph when its shape comes first; None to run passes operation by operation.
+    A pool captures a pass as a graph when its shape comes first; without one, passes run operation by operation.
     """
 
     total_captures: ClassVar[int] = 0

@@ -76,8 +76,6 @@ class TorchFile:
 
 
 class LoadedTensors:
-    """Tensors in memory."""
-
     def __init__(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         self.path = name
         self._tensors = tensors
@@ -93,14 +91,7 @@ TensorSource = SafetensorsFile | TorchFile | LoadedTensors
 
 
 class TensorReader:
-    """Reads tensors by name onto one device, weights in one dtype.
-
-    Args:
-        path: of the checkpoint, for errors.
-        sources: of each tensor.
-        device: of the weights.
-        dtype: of the weights.
-    """
+    """Reads tensors by name onto one device, weights in one dtype; errors name the checkpoint's path."""
 
     def __init__(
         self, path: Path | str, sources: Mapping[str, TensorSource], *, device: torch.device, dtype: torch.dtype

@@ -15,9 +15,6 @@ class TrainableCopy:
 
     The layout equals the model's, so that trained weights are written back element by element.  The norms of query and
     key heads are not trained: all heads share one.
-
-    Args:
-        model: its weights are copied; it does not change before `write`.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -46,7 +43,6 @@ class TrainableCopy:
 
 
 def copy_model(model: Transformer) -> Transformer:
-    """Return a deep copy of a model."""
     return _rebuild(model, Tensor.clone)
 
 

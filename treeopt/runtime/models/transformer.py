@@ -90,7 +90,6 @@ class Network:
 
     @torch.inference_mode()
     def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:
-        """Return logits and states of all rows, padding included."""
         return self.run(padded.tokens, BatchedAttention.of_padded(padded), requested_states, features=padded.features)
 
     def run(
@@ -131,11 +130,7 @@ class Layer:
     def __call__(self, x: Tensor, residual: Tensor, index: int, attention: PassAttention) -> Tensor:
         """Return the residual stream (rows, hidden) after the layer.
 
-        Args:
-            x: (rows, inputs), input of the attention.
-            residual: (rows, hidden), to which the attention output is added.
-            index: of the layer.
-            attention: of the rows.
+        The attention reads `x`, (rows, inputs), and its output is added to `residual`, (rows, hidden).
         """
         attended = attention.attend(index, *self.project(x, attention.rotations))
         hidden = residual + self.attention_output(attended.transpose(1, 2).reshape(residual.shape[0], -1))
@@ -145,9 +140,7 @@ class Layer:
     def project(self, x: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated queries, rotated keys, and values of sequences of n tokens, each (batch, heads, n, head_size).
 
-        Args:
-            x: (batch * n, inputs).
-            rotations: of n positions.
+        `x` is (batch * n, inputs); the rotations are those of n positions.
         """
         config = self.config
         rotated_heads = config.heads + config.key_value_heads

@@ -44,13 +44,8 @@ def check_tree_mask(model: CheckableModel, *, tolerance: float, refusal: str = "
     is the difference between the logits after equal tokens at equal depths below different parents, which a tree mask
     has to keep apart.
 
-    Args:
-        model: the model.
-        tolerance: largest difference, as a fraction of the context effect.
-        refusal: describes the failure in the error.
-
     Raises TreeoptError if the difference (root mean square) exceeds `tolerance`, if the logits depend too little on the
-    context to decide, and if the model raises anything.
+    context to decide, and if the model raises anything; `refusal` describes the failure.
     """
     try:
         passes, references = _run_tree_passes(model)

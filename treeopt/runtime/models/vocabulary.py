@@ -22,14 +22,9 @@ from treeopt.runtime.models.padded_batch import CapturableModel, PaddedPass
 
 
 class LimitedDraft:
-    """A draft model with the target's number of logits, all -inf except those of shared ids.
+    """A draft model with the target's number of logits, all -inf except those of shared ids, which ascend.
 
     Ids without an embedding in the draft model are read as its end token.
-
-    Args:
-        model: the draft model.
-        ids: shared ids, ascending.
-        vocabulary: logits of the target.
     """
 
     def __init__(self, model: LanguageModel, ids: Sequence[int], vocabulary: int) -> None:
@@ -97,12 +92,7 @@ class LimitedDraft:
 def limit_draft(draft: LanguageModel, ids: Collection[int], vocabulary: int) -> LanguageModel:
     """Return a draft model that proposes shared ids only; the model itself if all its logits are shared.
 
-    Args:
-        draft: the draft model.
-        ids: shared ids; those without logits in both models are ignored.
-        vocabulary: logits of the target.
-
-    Raises InvalidValueError if no id remains.
+    Ids without logits in both models are ignored.  Raises InvalidValueError if no id remains.
     """
     columns = min(vocabulary, draft.config.vocabulary)
     shared = sorted(index for index in ids if index < columns)

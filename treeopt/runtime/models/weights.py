@@ -54,13 +54,7 @@ def build_model(config: ModelConfig, tensors: Tensors, *, name: str) -> Transfor
 
 
 def build_layer(tensors: Tensors, config: ModelConfig, prefix: str, *, inputs: int | None = None) -> Layer:
-    """Build a layer from its weights.
-
-    Args:
-        tensors: of the model.
-        config: its sizes, biases and norms.
-        prefix: of the layer's tensors.
-        inputs: numbers that the attention reads; by default the hidden size.
+    """Build the layer whose tensors have a prefix; its attention reads `inputs` numbers, by default the hidden size.
 
     Raises what `tensors` raises.
     """

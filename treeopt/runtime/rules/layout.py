@@ -26,7 +26,6 @@ class HostTree:
         self.children = [range(first, stop) for first, stop in pairwise(ends)]
 
     def path(self, node: int) -> tuple[int, ...]:
-        """Return the nodes from the root down to `node`."""
         path = [node]
         while path[-1] != 0:
             path.append(self.parents[path[-1]])
@@ -58,13 +57,7 @@ class SiblingGroups:
 
 
 class BatchLayout:
-    """The nodes of a batch of trees.
-
-    Args:
-        trees: one per sequence.
-        by_level: whether levels are tested one after the other, instead of all groups at once.
-        device: of `groups`.
-    """
+    """The nodes of a batch of trees; levels are tested one after the other `by_level`, else all groups at once."""
 
     def __init__(self, trees: Sequence[TokenTree], by_level: bool, device: torch.device) -> None:
         self._device = device

@@ -60,15 +60,7 @@ class DFlashSequence:
 
 
 class BlockDrafter(SequenceDrafter[DFlashSequence]):
-    """What drafters with a DFlash head share.
-
-    Args:
-        head: of the target that verifies.
-        capacity: longest sequence.
-        cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
-
-    Raises OutOfMemoryError for a cache that does not fit into memory.
-    """
+    """Base of drafters with a DFlash head; arguments and errors are those of `DFlashDrafter`."""
 
     def __init__(self, head: DFlashHead, capacity: int, cuda_graphs: bool | None = None) -> None:
         self.head = head
@@ -123,13 +115,8 @@ class DFlashDrafter(BlockDrafter):
 class DDTreeDrafter(BlockDrafter):
     """Drafts the `budget` - 1 most probable paths under the product of the slots' marginals, at temperature 1.
 
-    The trees are built on the host: every step copies the top tokens of all slots and sequences there, once.
-
-    Args:
-        head: of the target that verifies.
-        setting: the budget.
-        capacity: longest sequence.
-        cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
+    The trees are built on the host: every step copies the top tokens of all slots and sequences there, once.  The
+    setting has the budget; other arguments are those of `DFlashDrafter`.
 
     Raises OutOfMemoryError for a cache that does not fit into memory.
     """

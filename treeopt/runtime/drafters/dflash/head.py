@@ -158,10 +158,7 @@ class DFlashHead(Network):
 
     @torch.inference_mode()
     def draft(self, roots: Sequence[int] | Tensor, caches: Sequence[KVCache]) -> Tensor:
-        """Return logits (sequences, levels, V) after the root of each sequence, without those of a Markov head.
-
-        The contexts are not changed.
-        """
+        """Return logits (sequences, levels, V) after each root, without those of a Markov head; contexts do not change."""
         tokens = torch.as_tensor(roots, device=self.device)
         if len(caches) == 1:
             return self.predict(tokens, lambda layer: self._attention(caches[0], layer))
@@ -172,9 +169,7 @@ class DFlashHead(Network):
     def predict(self, roots: Tensor, build_attention: Callable[[int], PassAttention]) -> Tensor:
         """Return logits (blocks, levels, V) of a block after each root, without those of a Markov head.
 
-        Args:
-            roots: int64 (blocks,).
-            build_attention: returns the attention of all blocks, given a layer index.
+        The roots are int64 (blocks,); `build_attention` returns the attention of all blocks, given a layer index.
         """
         block = self.mask.expand(len(roots), self.block_tokens, -1).clone()
         block[:, 0] = F.embedding(roots, self.embedding)
@@ -189,10 +184,7 @@ class DFlashHead(Network):
     def feed_block(self, root: int, unread: Tensor, cache: KVCache) -> SequenceInput:
         """Return the rows that follow a context in a pass, and the block after them.
 
-        Args:
-            root: of the sequence.
-            unread: (n, layers * target's hidden), concatenated states at the tokens between context and root.
-            cache: of the sequence.
+        `unread` has the concatenated states (n, layers * target's hidden) at the tokens between context and root.
         """
         rows = len(unread) + self.block_tokens
         tokens = torch.tensor([CONTEXT] * len(unread) + [root] + [MASK] * (self.block_tokens - 1))

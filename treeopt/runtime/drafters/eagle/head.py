@@ -139,13 +139,7 @@ class EagleHead(Network):
 
     @torch.inference_mode()
     def read(self, states: HiddenStates, tokens: Tensor, cache: KVCache) -> None:
-        """Commit slots to an empty cache, in chunks.
-
-        Args:
-            states: the target's, at n tokens.
-            tokens: int64 (n,), the token after each.
-            cache: of one sequence.
-        """
+        """Commit slots to an empty cache, in chunks, given the states at n tokens and the token after each, (n,)."""
         if len(tokens) == 0:
             return
         tokens = self.first_slot_tokens(tokens)
@@ -205,12 +199,7 @@ class EagleSequence:
 
     Committed slots, one for every token but the first, always come from the target's hidden states: a step's drafted
     slots are dropped, and those of its accepted tokens are fed again (Li et al., 2025).  The root's slot is at
-    `cache.length`, and the drafted nodes follow it.
-
-    Args:
-        head: the head.
-        cache: with room for the longest sequence and all nodes fed in a step.
-        nodes: nodes fed in a step, at most, the root included.
+    `cache.length`, and the drafted nodes follow it, at most `nodes` with the root.
     """
 
     has_backlog = False

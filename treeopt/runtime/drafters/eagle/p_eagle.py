@@ -67,13 +67,7 @@ class PEagleDrafter(SequenceDrafter[EagleSequence]):
     """Drafts a static tree in one pass: the node of depth d and rank r has the r-th most likely token at d.
 
     The pass has a slot for each level of the tree, and those of the tokens that the last step accepted, now with
-    the target's hidden states.
-
-    Args:
-        head: of the target that verifies.
-        tree: the tree.
-        capacity: longest sequence.
-        cuda_graphs: whether passes are captured as CUDA graphs, by default on a CUDA device.
+    the target's hidden states.  Arguments are those of `treeopt.runtime.drafters.dflash.DFlashDrafter`.
 
     Raises InvalidValueError for a tree with more levels than the head was trained for, or more children of a node than
     it predicts tokens, OutOfMemoryError for a cache that does not fit into memory.

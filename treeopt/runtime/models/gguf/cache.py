@@ -20,12 +20,7 @@ NO_TREE = "mask: expected that of a tree. Got nodes that see others than those a
 
 
 class SequenceIds:
-    """Hands out the sequence ids of a context.
-
-    Args:
-        most: number of ids.
-        caches: number of caches that share them.
-    """
+    """Hands out the sequence ids of a context, which `caches` caches share."""
 
     def __init__(self, most: int, caches: int) -> None:
         self._most, self._caches = most, caches
@@ -56,13 +51,7 @@ class _Line:
 
 
 class NodeIds:
-    """Sequence ids of the nodes of one pass.
-
-    Args:
-        visible: bool (leaves, rows), the nodes on the path to each leaf.
-        lines: of each leaf.
-        first: slot of the first row.
-    """
+    """Sequence ids of the nodes of one pass; `visible`, bool (leaves, rows), has the nodes on the path to each leaf."""
 
     def __init__(self, visible: Bool, lines: Sequence[_Line], first: int) -> None:
         self._visible, self._lines, self._first = visible, lines, first
@@ -80,16 +69,11 @@ class NodeIds:
 
 
 class GGUFCache(SequenceCache):
-    """The cache of one sequence.
+    """The cache of one sequence, in a context that may contain those of others.
 
-    One id carries the committed tokens and never a node.  So the length can be reduced, which hides the last of them, and
-    set again, which restores them.  Setting it beyond them commits the nodes that were fed after them, which must be a
-    path.  More ids are added when a tree has more leaves than any before.
-
-    Args:
-        store: may contain the caches of other sequences.
-        capacity: tokens of the sequence, tree nodes included.
-        new_id: returns an unused id of the store.
+    One id carries the committed tokens and never a node.  So the length can be reduced, which hides the last of them,
+    and set again, which restores them.  Setting it beyond them commits the nodes that were fed after them, which must
+    be a path.  More ids are added when a tree has more leaves than any before.
     """
 
     store: Context
@@ -128,11 +112,8 @@ class GGUFCache(SequenceCache):
     def assign_ids(self, visible: Bool, start: int) -> NodeIds:
         """Drop the nodes in the slots from `start` on, and return the sequence ids of the nodes that replace them.
 
-        Args:
-            visible: bool (rows, start + rows), the nodes that each attends to.
-            start: nodes that were fed before.
-
-        Raises InvalidValueError for a mask that is not of a tree, and if the context has too few sequence ids.
+        `visible`, bool (rows, start + rows), has the nodes that each attends to.  Raises InvalidValueError for a mask
+        that is not of a tree, and if the context has too few sequence ids.
         """
         first = self._length + start
         self._drop_nodes(first)
@@ -154,16 +135,12 @@ class GGUFCache(SequenceCache):
         """Do nothing: slots after the committed tokens carry no id, so nothing attends to them."""
 
     def _drop_nodes(self, first: int) -> None:
-        """Drop the nodes in slots from `first` on."""
         for line in self._lines:
             if line.path and line.path[-1] >= first:
                 self._cut(line, sum(slot < first for slot in line.path))
 
     def _commit(self, path: Sequence[int]) -> None:
-        """Commit nodes in the slots of a path after the length; nodes below them stay.
-
-        Raises InvalidValueError if no such path was fed.
-        """
+        """Commit the nodes in the slots of a path after the length; InvalidValueError if they were not fed."""
         size, length = len(path), self._length
         source = next((line for line in self._lines if line.length == length and line.path[:size] == [*path]), None)
         if source is None:
@@ -181,7 +158,6 @@ class GGUFCache(SequenceCache):
                 line.path = line.path[common:]
 
     def _cut(self, line: _Line, nodes: int) -> None:
-        """Shorten a path to `nodes` nodes."""
         if len(line.path) > nodes:
             self.store.remove(line.id, line.length + nodes, END)
             del line.path[nodes:]
@@ -220,7 +196,6 @@ class GGUFCache(SequenceCache):
         line.length = self._length
 
     def _copy_path(self, path: list[int], source: _Line | None, to: _Line) -> None:
-        """Copy a path of nodes to a line without nodes."""
         size = len(path)
         if source is None or source.path[:size] != path:
             raise InvalidValueError(NO_TREE)

@@ -29,10 +29,6 @@ class GGUFFile:
     """A file whose parts are read on demand, as those of a `ModelFolder`.
 
     Each part raises TreeoptError if the file cannot be read, FormatError if it is not a GGUF model.
-
-    Args:
-        path: of the file.
-        name: in reports and errors, by default the file's without the suffix.
     """
 
     why_adapter = None
@@ -72,14 +68,12 @@ class GGUFFile:
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer in the file."""
         from treeopt.runtime.models.gguf.tokenizer import GGUFTokenizer  # models run without it
 
         return GGUFTokenizer(self.content)
 
     @cached_property
     def digest(self) -> str:
-        """Identifies the model independently of its path."""
         return hash_file(self.path)
 
     def _read_max_positions(self) -> tuple[int, str]:

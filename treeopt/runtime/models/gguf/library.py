@@ -84,12 +84,10 @@ class Handle:
 
     @property
     def parameters(self) -> int:
-        """Number of weights."""
         return int(self._library.llama_model_n_params(self.pointer))
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of all weights."""
         return int(self._library.llama_model_size(self.pointer))
 
     @property
@@ -129,13 +127,9 @@ def max_sequence_ids() -> int:
 
 
 class Context:
-    """A cache and its passes, on as many threads as torch uses.
+    """A cache for `capacity` tokens of all sequences together, and its passes, on as many threads as torch uses.
 
-    Args:
-        model: with its weights.
-        capacity: tokens of all sequences together.
-        sequences: number of sequence ids.
-        exact: whether keys and values are float32 instead of float16.
+    Keys and values are float32 if `exact`, else float16.
     """
 
     def __init__(self, model: Handle, capacity: int, *, sequences: int, exact: bool) -> None:
@@ -168,18 +162,17 @@ class Context:
         self._library.llama_memory_seq_rm(self._memory, sequence, first, end)
 
     def clear(self) -> None:
-        """Drop all tokens."""
         self._library.llama_memory_clear(self._memory, False)
 
     def run(self, tokens: Int32, positions: Int32, counts: Int32, ids: Int32, *, logits: bool) -> Tensor:
-        """Feed tokens; return the logits (n, V) after each in float32.
+        """Feed tokens; return the logits (n, V) after each in float32, or (0, V) without `logits`.
 
         Args:
             tokens: int32 (n,).
             positions: int32 (n,), in the sequences of each token.
             counts: int32 (n,), number of sequence ids of each token.
             ids: int32 (sum of counts,), these sequence ids.
-            logits: whether to compute logits; otherwise (0, V) is returned.
+            logits: whether to compute them.
 
         Raises TreeoptError if llama.cpp refuses the pass.
         """

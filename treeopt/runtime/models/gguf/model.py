@@ -23,13 +23,7 @@ of the bundled pair, prefill took longer than steps gained; measured by `benchma
 
 
 class GGUFModel:
-    """A loaded file as a `treeopt.runtime.models.model.LanguageModel`; logits are float32, on the CPU.
-
-    Args:
-        handle: with the weights.
-        sizes: of the model.
-        name: in reports and errors.
-    """
+    """A loaded file as a `treeopt.runtime.models.model.LanguageModel`; logits are float32, on the CPU."""
 
     dtype = torch.float32
     device = torch.device("cpu")

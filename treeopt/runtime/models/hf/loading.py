@@ -38,14 +38,9 @@ def load_adapter(
 ) -> "AdapterModel":
     """Load a model with transformers, and check it with a small tree and a small batch.
 
-    Batches run in one pass if the check shows that this gives the same logits as separate passes.
-
-    Args:
-        folder: in Hugging Face layout.
-        dtype: of the weights; a quantised checkpoint keeps its own.
-        device: of the model.
-        placement: spreads the model over several devices instead.
-        tensor_parallel: split every layer over the processes of a `torchrun`.
+    Batches run in one pass if the check shows that this gives the same logits as separate passes.  A quantised
+    checkpoint keeps its dtype.  A placement spreads the model over several devices, and `tensor_parallel` splits every
+    layer over the processes of a `torchrun`.
 
     Raises TreeoptError, in one line, if the model cannot be loaded or cannot take a tree mask.
     """

@@ -45,10 +45,7 @@ class AdapterModel:
     """A `PreTrainedModel` with a language head as a `treeopt.runtime.models.model.LanguageModel`.
 
     It is set to evaluation mode and otherwise stays quantised, offloaded or split over devices as it is.
-
-    Args:
-        model: the loaded model; `treeopt.runtime.models.tree_check` decides whether it can take a tree mask.
-        name: in reports and errors.
+    `treeopt.runtime.models.tree_check` decides whether it can take a tree mask.
 
     Raises TreeoptError for a model whose cache cannot be rolled back or whose maximum sequence length is unknown.
     """
@@ -146,7 +143,6 @@ class AdapterModel:
 
     @torch.inference_mode()
     def run_padded(self, padded: PaddedPass, requested_states: RequestedStates) -> Output:
-        """Return logits and states of all rows, padding included."""
         batch = padded.batch
         mask = self._slide(padded.mask.expand(batch.sequences, 1, batch.tokens, batch.kv_length))
         positions = padded.positions.clamp(max=self.config.max_positions - 1)
@@ -206,7 +202,6 @@ class AdapterModel:
 
     @torch.inference_mode()
     def reference_logits(self, sequences: Tensor) -> Tensor:
-        """Return logits (batch, n, V) of sequences, int64 (batch, n), without a mask or cache of treeopt."""
         logits: Tensor = self._model(input_ids=sequences, use_cache=False, return_dict=True).logits
         return logits.to(self.device)
 
