@@ -42,7 +42,6 @@ class ActiveRequest(NamedTuple):
     """A valid request that is being decoded."""
 
     number: int
-    """Of the request."""
     sequence: int
     """Number of its sequence in the target and the drafter."""
     token_ids: Sequence[int]

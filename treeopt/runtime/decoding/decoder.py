@@ -132,7 +132,6 @@ class Decoder:
         self._sequence = 0
         """Number of the sequence that `step` decodes; 0 before the first `start`."""
         self._last_sequence = 0
-        """Number given to the newest sequence."""
         if isinstance(on_step, Controller):
             on_step.attach(self)
 

@@ -12,7 +12,6 @@ from treeopt.runtime.models.finite import copy_to_host
 from treeopt.trees import TokenTree
 
 Beam = tuple[int, ...]
-"""Successive tokens."""
 
 
 def beam_search(

@@ -31,7 +31,6 @@ class DraftLevel(NamedTuple):
     """Nodes; a slice if they are adjacent, which is faster than an index."""
     children: ChildIndices
     below: slice
-    """The children."""
     fed: PassNodes
     """The parents in the pass that feeds them, after those of the levels above."""
 

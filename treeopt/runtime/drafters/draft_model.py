@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from treeopt.runtime.drafters.drafter import Step
-from treeopt.runtime.drafters.eagle.head import EagleHead
+from treeopt.runtime.drafters.eagle.head import EagleHead, EagleSequence
 from treeopt.runtime.drafters.heads import check_children
-from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter, SequenceState
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import (
     NO_STATES,
@@ -31,30 +31,6 @@ DraftModel = LanguageModel | EagleHead
 """A model that drafts node by node: one of its own, or a head on the target."""
 
 
-class DraftSequence(SequenceState, Protocol):
-    """A draft model or a head at one sequence, fed node by node."""
-
-    feed_indices: Sequence[int]
-    """Of every node of the step's tree, NOT_FED if it was not fed; the drafter sets it when it proposes the tree."""
-
-    @property
-    def has_backlog(self) -> bool:
-        """Whether there are so many unread tokens that the next pass does not reach the root."""
-
-    @staticmethod
-    def feed_roots(sequences: Sequence[Any]) -> list[SequenceInput]:
-        """Return the next unread tokens of each sequence, up to the root."""
-
-    def commit_fed(self, output: Output) -> None:
-        """Commit the tokens of that pass but the root, given the output at the last token."""
-
-    def feed(self, tokens: Tensor, nodes: PassNodes) -> SequenceInput:
-        """Return nodes of the step's tree as input of a pass."""
-
-    def store(self, nodes: PassNodes, output: Output) -> None:
-        """Store what the children of these nodes need of the output."""
-
-
 class DraftModelSequence:
     """A draft model at one sequence.
 
@@ -70,6 +46,7 @@ class DraftModelSequence:
         self.pending: list[int] = []
         self.ready = True
         self.feed_indices: Sequence[int] = ()
+        """Of every node of the step's tree, NOT_FED if it was not fed; the drafter sets it when it proposes the tree."""
 
     @property
     def root(self) -> int:
@@ -84,10 +61,12 @@ class DraftModelSequence:
 
     @property
     def has_backlog(self) -> bool:
+        """Whether there are so many unread tokens that the next pass does not reach the root."""
         return len(self.pending) > 2
 
     @staticmethod
-    def feed_roots(sequences: "Sequence[DraftModelSequence]") -> list[SequenceInput]:
+    def feed_roots(sequences: Sequence[Any]) -> list[SequenceInput]:
+        """Return the next unread tokens of each sequence, up to the root."""
         return [sequence._feed_pending() for sequence in sequences]
 
     def _feed_pending(self) -> SequenceInput:
@@ -97,16 +76,18 @@ class DraftModelSequence:
         )
 
     def commit_fed(self, output: Output) -> None:  # noqa: ARG002
+        """Commit the tokens of that pass but the root, given the output at the last token."""
         count = min(len(self.pending) - 1, MAX_CATCH_UP_TOKENS)
         if count:
             self.cache.length += count
             del self.pending[:count]
 
     def feed(self, tokens: Tensor, nodes: PassNodes) -> SequenceInput:
+        """Return nodes of the step's tree as input of a pass."""
         return SequenceInput(self.cache, tokens, nodes)
 
     def store(self, nodes: PassNodes, output: Output) -> None:
-        pass  # the cache has all that the children need
+        """Store what the children of these nodes need of the output: nothing but the cache."""
 
     def accept(self, step: Step) -> None:
         """Commit the fed nodes of the accepted path; the other committed tokens are pending."""
@@ -120,6 +101,10 @@ class DraftModelSequence:
         if step.truncated:  # the cache is not finite after the committed tokens
             self.cache.zero_nodes()
         self.ready = self.cache.length + len(self.pending) <= self.model.config.max_positions
+
+
+DraftSequence = DraftModelSequence | EagleSequence
+"""A draft model, or a head, at one sequence; both have the same methods."""
 
 
 def new_draft_sequences(model: DraftModel, capacity: int, nodes: int, sequences: int) -> Sequence[DraftSequence]:

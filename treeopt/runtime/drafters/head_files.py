@@ -173,7 +173,6 @@ class HeadVocabulary:
     """The target's tokens that a head predicts."""
 
     tokens: int
-    """Number of them."""
     ids: Tensor | None
     """int64 (tokens,): the target's token for each of the head's; None if all are numbered alike."""
     target: Transformer

@@ -36,7 +36,6 @@ class RedrafterHead:
     recurrence: Linear
     """U and b."""
     token: Linear
-    """W."""
     from_hidden: Linear
     """The columns of the input layer that read the target's hidden state."""
     from_state: Linear

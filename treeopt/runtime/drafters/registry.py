@@ -42,7 +42,6 @@ class LoadedDrafter:
     heads: Any
     """Heads on the target, None if the drafter has none."""
     capacity: int
-    """Longest sequence."""
     cuda_graphs: bool | None = None
     """Whether passes are captured as CUDA graphs, by default on a CUDA device."""
 
@@ -82,7 +81,6 @@ class DrafterKind(NamedTuple):
     load: Callable[..., Any] | None = None
     """From folder, target, and for EAGLE heads `layer_ids`, to heads; None for a drafter without heads."""
     bundled: Path | None = None
-    """Folder of the bundled heads."""
 
 
 def _load_block_head(name: str, folder: Path, target: Transformer, *, markov: bool = False) -> DFlashHead:

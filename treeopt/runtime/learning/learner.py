@@ -64,7 +64,6 @@ class LearningSettings:
     window_tokens: int = 256
     """Longest window of a sequence in a gradient."""
     max_grad_norm: float = 1.0
-    """Gradient clipping."""
     max_time_share: float = 0.25
     """Share of the decoding time that learning may take; updates beyond it are skipped."""
 

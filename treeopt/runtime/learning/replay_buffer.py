@@ -32,7 +32,6 @@ class ReplayBuffer:
         """The newest window of each sequence."""
         self._closed: list[ReplayWindow] = []
         self.positions = 0
-        """Rejected positions in the buffer."""
 
     def add(self, event: StepEvent) -> None:
         """Add the rejected positions of a step."""

@@ -37,7 +37,6 @@ class ModelConfig(ModelSizes):
     rope_base: float
     rope_scaling: RopeScaling | None = None
     sliding_layers: frozenset[int] = frozenset()
-    """Indices of the layers with sliding attention."""
     query_key_value_bias: bool = False
     output_bias: bool = False
     """Whether the output product of the attention has a bias."""

@@ -20,7 +20,6 @@ class Scores(NamedTuple):
     """One number per distribution of a draft, which is finite if the distribution is."""
 
     model: str
-    """Name of the model, for warnings."""
     values: Tensor
     """float (k,)."""
     nodes: Sequence[int]

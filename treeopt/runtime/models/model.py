@@ -131,7 +131,6 @@ class ModelSizes:
     max_positions: int
     """Maximum sequence length in tokens, which no sequence may exceed."""
     limited_by: str = TRAINED_LENGTH
-    """What limits `max_positions`."""
     end_tokens: tuple[int, ...]
     """Tokens that end a sequence; may be empty."""
     sliding_window: int | None = None

@@ -32,13 +32,11 @@ from treeopt.runtime.models.nodes import PassNodes, build_device_mask
 from treeopt.runtime.models.padded_batch import CapturableModel, PaddedBatch, PaddedPass
 
 SHORTEST_KV_LENGTH = 256
-"""Padded KV length of short sequences."""
 TOKEN_STEP = 8
 """Tokens per sequence are padded to a multiple of this, fewer to a power of two."""
 MOST_GRAPHS = 64
 """Graphs per runner; passes of further shapes run operation by operation."""
 MOST_ROW_INDICES = 256
-"""Remembered indices of rows per buffer."""
 
 Work = Callable[[], None]
 Places = tuple[tuple[int, int], ...]

@@ -42,7 +42,6 @@ class Network:
     """
 
     config: ModelConfig
-    """Of its layers."""
     embedding: Tensor
     """(V, hidden)."""
     captures: ClassVar[bool] = True

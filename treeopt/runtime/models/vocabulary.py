@@ -37,7 +37,6 @@ class LimitedDraft:
         self.weight_bytes = model.weight_bytes
         self.captures: bool = getattr(model, "captures", False)
         self.ids = tuple(ids)
-        """Ids that it may propose."""
         shared = set(ids)
         sizes = model.config
         end_tokens = tuple(token for token in sizes.end_tokens if token in shared)

@@ -7,6 +7,7 @@ the target's hidden state.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -230,7 +231,7 @@ class EagleSequence:
             self._pending = [(states.row(len(tokens) - 2), [self.root])]
 
     @staticmethod
-    def feed_roots(sequences: "Sequence[EagleSequence]") -> list[SequenceInput]:
+    def feed_roots(sequences: Sequence[Any]) -> list[SequenceInput]:
         head = sequences[0].head
         states = concatenate_states([states for sequence in sequences for states, _ in sequence._pending])
         tokens = [sequence._pending_tokens() for sequence in sequences]

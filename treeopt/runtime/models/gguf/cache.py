@@ -45,7 +45,6 @@ class _Line:
 
     id: int
     length: int = 0
-    """Committed tokens."""
     path: list[int] = field(default_factory=list)
     """Slots of its nodes, from the root down; the first is at position `length`."""
 

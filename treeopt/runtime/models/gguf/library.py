@@ -20,7 +20,6 @@ from treeopt.errors import FormatError, TreeoptError
 ERROR_LEVEL = 4
 """`GGML_LOG_LEVEL_ERROR` in llama.cpp's log."""
 VALUE_BYTES = 65_536
-"""Buffer size for a metadata value."""
 MICRO_BATCH_TOKENS = 512
 """Tokens that llama.cpp computes together (`n_ubatch`), its own default."""
 END = -1
