@@ -1,6 +1,6 @@
 """What drafters with heads on the target share: the states that they draft from, and trees from marginal distributions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -71,30 +71,30 @@ class BlockHead(Protocol):
     def device(self) -> torch.device: ...
 
 
-class MarginalTree:
-    """A static tree filled from one ranking of tokens for each depth: a node of depth d and rank r has the r-th at d.
+FillTree = Callable[[Sequence[int], Tensor], list[Proposal]]
+"""From n roots and the logits (n, levels, V) at each depth below them to the filled tree below each root."""
+
+
+def marginal_filler(head: BlockHead, tree: TokenTree) -> FillTree:
+    """Return the function that gives a node of depth d and rank r the r-th most likely token at d.
 
     Raises InvalidValueError for a tree with more levels than the head predicts, or more children of a node than tokens.
     """
+    check_tree(head, tree)
+    count = max(1, int(tree.child_counts.max()))  # tokens that are needed at each depth
+    indices = torch.from_numpy(((tree.depth[1:] - 1) * count + tree.rank[1:]).astype(np.int64)).to(head.device)
+    first_nodes = [level.start for level in tree.levels[:-1]]
 
-    def __init__(self, head: BlockHead, tree: TokenTree) -> None:
-        check_tree(head, tree)
-        self.tree = tree
-        self._count = max(1, int(tree.child_counts.max()))  # tokens that are needed at each depth
-        self._name = head.name
-        indices = (tree.depth[1:] - 1) * self._count + tree.rank[1:]
-        self._indices = torch.from_numpy(indices.astype(np.int64)).to(head.device)
-        self._first_nodes = [level.start for level in tree.levels[:-1]]
-
-    def fill(self, roots: Sequence[int], logits: Tensor) -> list[Proposal]:
-        """Return the filled tree below each of n roots, given the logits (n, levels, V) at each depth."""
-        largest, likeliest = logits.topk(self._count)
-        children = likeliest.flatten(1)[:, self._indices]
+    def fill(roots: Sequence[int], logits: Tensor) -> list[Proposal]:
+        largest, likeliest = logits.topk(count)
+        children = likeliest.flatten(1)[:, indices]
         tokens = torch.cat([children.new_tensor(roots)[:, None], children], 1)
         return [
-            Proposal(self.tree, row, scores=Scores(self._name, scores, self._first_nodes))
-            for row, scores in zip(tokens, largest[:, : self.tree.max_depth, 0], strict=True)
+            Proposal(tree, row, scores=Scores(head.name, scores, first_nodes))
+            for row, scores in zip(tokens, largest[:, : tree.max_depth, 0], strict=True)
         ]
+
+    return fill
 
 
 def check_tree(head: BlockHead, tree: TokenTree) -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import Proposal
 from treeopt.runtime.drafters.head_files import HeadFolder
-from treeopt.runtime.drafters.heads import HeadDrafter, MarginalTree
+from treeopt.runtime.drafters.heads import HeadDrafter, marginal_filler
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
@@ -64,16 +64,13 @@ class MedusaDrafter(HeadDrafter):
         self.max_tokens = tree.nodes
         self.change_tree(tree)
 
-    @property
-    def tree(self) -> TokenTree:
-        return self._tree.tree
-
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
-        self._tree = MarginalTree(self.heads, tree)
+        self._fill_tree = marginal_filler(self.heads, tree)
+        self.tree = tree
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
-        return self._tree.fill(roots, self.heads.logits(hidden))
+        return self._fill_tree(roots, self.heads.logits(hidden))
 
 
 def load_medusa(folder: Path | str, target: Transformer) -> MedusaHeads:

@@ -3,7 +3,7 @@
 A static tree is filled from the block's marginal distributions, or level by level with a Markov head.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from treeopt.runtime.drafters.dflash.head import DFlashHead, concatenate_layers
 from treeopt.runtime.drafters.draft_levels import LevelSampler, draft_levels
 from treeopt.runtime.drafters.draft_model import top_children
 from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step, intern_tree
-from treeopt.runtime.drafters.heads import MarginalTree, check_tree
+from treeopt.runtime.drafters.heads import FillTree, check_tree, marginal_filler
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.kv_cache import KVCache
@@ -24,9 +24,6 @@ from treeopt.runtime.models.runner import Runner, make_graph_pool
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree
 from treeopt.trees.drafter_parameters import DDTreeSetting
-
-FillTree = Callable[[Sequence[int], Tensor], list[Proposal]]
-"""From n roots and the logits (n, levels, V) of their blocks to the trees below the roots."""
 
 
 class DFlashSequence:
@@ -154,7 +151,7 @@ class DDTreeDrafter(BlockDrafter):
 def tree_filler(head: DFlashHead, tree: TokenTree) -> FillTree:
     """Return the function that fills a tree; raises as `DFlashDrafter`."""
     if head.markov is None:
-        return MarginalTree(head, tree).fill
+        return marginal_filler(head, tree)
     check_tree(head, tree)
     markov, levels = head.markov, draft_levels(tree, head.device)
     sampler = LevelSampler(head, rule=RULES["target"], sampling=GREEDY, max_nodes=tree.nodes)

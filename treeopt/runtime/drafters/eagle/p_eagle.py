@@ -21,7 +21,7 @@ from treeopt.runtime.drafters.drafter import Proposal
 from treeopt.runtime.drafters.eagle.head import EagleHead, EagleSequence, StateFusion
 from treeopt.runtime.drafters.eagle.load import MASK_HIDDEN, NESTED, EagleLoader
 from treeopt.runtime.drafters.head_files import HeadFolder
-from treeopt.runtime.drafters.heads import MarginalTree
+from treeopt.runtime.drafters.heads import marginal_filler
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
 from treeopt.runtime.models.model import HiddenStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
@@ -83,13 +83,10 @@ class PEagleDrafter(SequenceDrafter[EagleSequence]):
         super().__init__(partial(head.new_sequences, capacity, head.levels))
         self.change_tree(tree)
 
-    @property
-    def tree(self) -> TokenTree:
-        return self._tree.tree
-
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on."""
-        self._tree = MarginalTree(self.head, tree)
+        self._fill_tree = marginal_filler(self.head, tree)
+        self.tree = tree
 
     def _fill(self, sequences: Sequence[EagleSequence], generators: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         levels = max(1, self.tree.max_depth)
@@ -98,7 +95,7 @@ class PEagleDrafter(SequenceDrafter[EagleSequence]):
         for sequence in sequences:
             sequence.commit_pending()
         logits = torch.stack([output.logits[-levels:] for output in outputs])
-        return self._tree.fill([sequence.root for sequence in sequences], logits)
+        return self._fill_tree([sequence.root for sequence in sequences], logits)
 
 
 def load_p_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[int, ...] | None = None) -> PEagleHead:
