@@ -95,7 +95,7 @@ def test_a_non_finite_draft_does_not_affect_the_next_sequence_in_its_slot(target
     assert max(map(len, alone[2])) > 1
 
     def perturb():
-        _, (_, second) = sorted(getattr(decoder._drafter, "_static", decoder._drafter)._sequences._used.items())
+        _, (_, second) = sorted(decoder._drafter._sequences._used.items())
         with torch.inference_mode():
             getattr(second[1], "draft", second[1]).cache.layers[0][1][:, :, 0] = torch.nan
 

@@ -169,7 +169,7 @@ def test_the_caches_of_a_batch_are_adjacent(pair):
     ):
         list(decoder.generate(PROMPT, 3))
         list(decoder.generate_all(PROMPTS, 5, batch_size=4))
-        drafts = getattr(decoder._drafter, "_static", decoder._drafter)._sequences
+        drafts = decoder._drafter._sequences
         for pool in (decoder._targets, drafts):
             caches = [pool.acquire(number).cache for number in range(5)]
             first, *others = sorted(caches, key=lambda cache: cache.store.sequences)  # that of `generate` is alone

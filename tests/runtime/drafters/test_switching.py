@@ -180,4 +180,4 @@ def test_nothing_is_kept_of_a_sequence_after_its_end(target, draft):
     decoder = Decoder(target, draft, chain(2), temperature=0.0, max_nodes=ROOM)
     decoder.change_drafter(lookup())
     list(decoder.generate_all(PROMPTS, 6, batch_size=2))
-    assert (decoder._switching._tokens, decoder._switching._unread) == ({}, set())
+    assert ([*decoder._targets], decoder._stepper._unread) == ([], set())

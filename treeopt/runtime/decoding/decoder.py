@@ -26,8 +26,7 @@ from treeopt.runtime.decoding.step import Stepper
 from treeopt.runtime.decoding.target_sequence import TargetSequence, sequence_seed
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
 from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter, SequencePool
-from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
-from treeopt.runtime.drafters.switching import PlainDrafter, SwitchingDrafter
+from treeopt.runtime.drafters.static_tree import PlainDrafter, StaticTreeDrafter
 from treeopt.runtime.models.model import LanguageModel, Output, Outputs
 from treeopt.runtime.models.runner import Runner, make_graph_pool
 from treeopt.runtime.rules.verify import Verdict
@@ -121,8 +120,7 @@ class Decoder:
                 cuda_graphs=cuda_graphs,
                 pool=pool if setup.draft.device == target.device else None,
             )
-        self._switching = SwitchingDrafter(self._static)
-        self._drafter: Drafter = drafter if isinstance(drafter, Drafter) else self._switching
+        self._drafter: Drafter = drafter if isinstance(drafter, Drafter) else self._static
         acceptance = Acceptance(self.rule, self.sampling, target)
         acceptance.prepare(self._static.tree)
         self._targets = SequencePool(self._new_targets)
@@ -173,7 +171,7 @@ class Decoder:
         than `max_nodes` tokens, and for a decoder that was made with its own drafter.
         """
         self._setup.check_drafter(drafter)
-        self._switching.take(drafter)
+        self._stepper.select_drafter(drafter)
 
     def generate(
         self,
@@ -370,7 +368,7 @@ class Decoder:
 
     def _use_tree(self, tree: TokenTree) -> None:
         """Draft a checked tree from the next step on."""
-        self._switching.take(None)
+        self._stepper.select_drafter(None)
         if tree == self._static.tree:
             return
         self._static.change_tree(tree)
@@ -379,7 +377,7 @@ class Decoder:
     def _reserve(self, sequences: int) -> None:
         """Allocate caches for a batch; those of a much larger batch are freed."""
         self._targets.reserve(sequences)
-        if isinstance(self._drafter, SequenceDrafter | SwitchingDrafter):
+        if isinstance(self._drafter, SequenceDrafter):
             self._drafter.reserve(sequences)
 
     def _new_targets(self, sequences: int) -> list[TargetSequence]:

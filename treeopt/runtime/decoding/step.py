@@ -1,8 +1,8 @@
 """One decoding step: draft a tree for each sequence, verify all trees in one target pass, accept a path of each, commit it."""
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import torch
@@ -14,6 +14,7 @@ from treeopt.runtime.decoding.observer import Observer, StepEvent, StepSeconds
 from treeopt.runtime.decoding.target_sequence import TargetSequence
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step, intern_tree
 from treeopt.runtime.drafters.sequence_drafter import SequencePool
+from treeopt.runtime.drafters.static_tree import PlainDrafter, StaticTreeDrafter
 from treeopt.runtime.models.finite import all_finite, copy_to_host, count_usable_nodes, draft_warning, not_finite_error
 from treeopt.runtime.models.model import Output, Outputs, concatenate
 from treeopt.runtime.models.runner import Runner
@@ -28,18 +29,51 @@ class Stepper:
     """
 
     drafter: Drafter
+    """Drafts, unless another drafter is selected in place of a static tree."""
     runner: Runner
     targets: SequencePool[TargetSequence]
     acceptance: Acceptance
     on_step: Observer | None = None
     now_s: Callable[[], float] = perf_counter
     _warned: bool = False
+    _other: Drafter | None = None
+    """The selected drafter."""
+    _unread: set[int] = field(default_factory=set)
+    """Sequences that `drafter` has not begun, because another was selected."""
 
     @torch.inference_mode()
     def begin(self, sequence: int, token_ids: Sequence[int], seed: int) -> None:
         """Prefill all tokens of a sequence but the last, which is the root, and begin the drafter."""
         states = self.targets.acquire(sequence).begin(token_ids, seed)
-        self.drafter.begin(sequence, token_ids, states)
+        if self._other is not None:
+            self._unread.add(sequence)
+        self._active.begin(sequence, token_ids, states)
+
+    @torch.inference_mode()
+    def select_drafter(self, other: Drafter | None) -> None:
+        """Draft with another drafter from the next step on; None selects the static tree again.
+
+        The other drafter begins every sequence.  The draft model keeps its cache meanwhile, and feeds the tokens that it
+        missed, or the whole of a new sequence, when it drafts again.
+        """
+        if self._other is not None and self._other is not other:
+            for sequence in self.targets:
+                self._other.end(sequence)
+        if other is not None:
+            self._begin(other, self.targets)
+        else:
+            self._begin(self.drafter, self._unread)
+            self._unread.clear()
+        self._other = other
+
+    def _begin(self, drafter: Drafter, sequences: Iterable[int]) -> None:
+        for sequence in sequences:
+            target = self.targets[sequence]
+            drafter.begin(sequence, [*target.tokens, *target.step_tokens], None)
+
+    @property
+    def _active(self) -> Drafter:
+        return self.drafter if self._other is None else self._other
 
     def step(self, sequences: Sequence[int]) -> list[Step | TreeoptError]:
         """Decode one step of each sequence; return an error for each sequence whose logits are not finite."""
@@ -58,7 +92,7 @@ class Stepper:
         return results
 
     def draft(self, sequences: Sequence[int]) -> list[Proposal]:
-        return self.drafter.propose(sequences, [self.targets[number].generator for number in sequences])
+        return self._active.propose(sequences, [self.targets[number].generator for number in sequences])
 
     def verify(self, sequences: Sequence[int], proposals: Sequence[Proposal]) -> Outputs:
         """Return the target's logits, and the hidden states that the drafter reads, at every token, from one pass."""
@@ -92,12 +126,18 @@ class Stepper:
         """Keep the accepted paths in the caches; the bonus token of each sequence is its new root."""
         steps = {number: step for number, step in zip(sequences, results, strict=True) if isinstance(step, Step)}
         for number, step in steps.items():
-            self.targets[number].cache.commit(step.path)
-        self.drafter.accept(list(steps), list(steps.values()))
+            self.targets[number].commit(step)
+            if self._other is not None and number not in self._unread:
+                assert isinstance(self.drafter, StaticTreeDrafter | PlainDrafter)  # no other is replaced
+                self.drafter.skip(number, step)
+        self._active.accept(list(steps), list(steps.values()))
 
     def end(self, sequence: int) -> None:
         """Free a sequence, if it was begun."""
         self.drafter.end(sequence)
+        if self._other is not None:
+            self._other.end(sequence)
+        self._unread.discard(sequence)
         self.targets.release(sequence)
 
     def _notify(
@@ -112,9 +152,7 @@ class Stepper:
         seconds: StepSeconds | None = batch_seconds
         for number, proposal, step in zip(sequences, proposals, results, strict=True):
             if isinstance(step, Step):
-                tokens = self.targets[number].tokens
-                self.on_step(StepEvent(number, tokens, proposal, step, seconds))
-                tokens += step.tokens
+                self.on_step(StepEvent(number, self.targets[number].tokens, proposal, step, seconds))
                 seconds = None
 
     def _finite_draft(self, proposal: Proposal) -> Draft:

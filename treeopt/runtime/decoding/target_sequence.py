@@ -9,7 +9,7 @@ import torch
 
 from treeopt.arrays import Bool
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.drafter import Proposal, SideTokens
+from treeopt.runtime.drafters.drafter import Proposal, SideTokens, Step
 from treeopt.runtime.models.model import HiddenStates, LanguageModel, RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
 from treeopt.trees import TokenTree
@@ -28,7 +28,9 @@ class TargetSequence:
         self.cache = cache
         self.generator = torch.Generator(target.device)
         self.tokens: list[int] = []
-        """Committed tokens, prompt included; kept up to date only while steps are observed."""
+        """Tokens before the last step, prompt included."""
+        self.step_tokens: list[int] = []
+        """Tokens that the last step committed."""
         self._requested_states = requested_states
         self._last_nodes: PassNodes | None = None
         self._last_tree: TokenTree | None = None
@@ -38,7 +40,7 @@ class TargetSequence:
         """Prefill all tokens but the last, which is the root, and return the hidden states that the drafter reads."""
         self.generator = torch.Generator(self.target.device).manual_seed(seed)
         self.cache.clear()
-        self.tokens = list(tokens)
+        self.tokens, self.step_tokens = list(tokens), []
         prefix = torch.tensor(tokens[:-1], dtype=torch.int64, device=self.target.device)
         return self.target.prefill(prefix, self.cache, self._requested_states)
 
@@ -48,6 +50,12 @@ class TargetSequence:
         if side is not None:
             tokens = torch.cat([tokens, side.tokens])
         return SequenceInput(self.cache, tokens.to(self.target.device), self._pass_nodes(proposal.tree, side))
+
+    def commit(self, step: Step) -> None:
+        """Keep the accepted path in the cache."""
+        self.cache.commit(step.path)
+        self.tokens += self.step_tokens
+        self.step_tokens = step.tokens
 
     def reset(self) -> None:
         """Drop the sequence and zero its cache, after a pass that was not finite."""

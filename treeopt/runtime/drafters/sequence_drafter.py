@@ -1,6 +1,6 @@
 """What drafters share that keep a state for each sequence, such as a KV cache, and draft a batch in one call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import compress, count
 from typing import Generic, Protocol, TypeVar
@@ -53,6 +53,9 @@ class SequencePool(Generic[Pooled]):
 
     def __getitem__(self, sequence: int) -> Pooled:
         return self._used[sequence][1]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._used)
 
     def release(self, sequence: int) -> None:
         """Take back the state of a sequence, if it has one."""

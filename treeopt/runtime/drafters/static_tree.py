@@ -1,4 +1,4 @@
-"""Static trees: a draft model, or a head on the target, fills the same tree in every step, level by level."""
+"""Static trees, the same in every step: filled level by level by a draft model or a head, or the root of plain decoding."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,9 @@ from treeopt.runtime.drafters.draft_model import (
     node_logits,
     root_logits,
 )
-from treeopt.runtime.drafters.drafter import Proposal, Step
-from treeopt.runtime.models.model import SequenceInput
+from treeopt.runtime.drafters.drafter import ROOT_ONLY, Proposal, Step
+from treeopt.runtime.drafters.sequence_drafter import SequenceDrafter
+from treeopt.runtime.models.model import HiddenStates, SequenceInput
 from treeopt.runtime.models.nodes import NOT_FED
 from treeopt.runtime.models.runner import GraphPool
 from treeopt.runtime.rules import RULES, Rule
@@ -94,6 +95,35 @@ class StaticTreeDrafter(NodeDrafter):
         draft = self._sequences[sequence]
         draft.feed_indices = [NOT_FED] * (step.path[-1] + 1)
         draft.accept(step)
+
+
+class RootSequence:
+    """The last committed token of a sequence."""
+
+    ready = False
+    root = -1
+
+    def begin(self, tokens: Sequence[int], states: HiddenStates | None) -> None:  # noqa: ARG002
+        self.root = tokens[-1]
+
+    def accept(self, step: Step) -> None:
+        self.root = step.tokens[-1]
+
+
+class PlainDrafter(SequenceDrafter[RootSequence]):
+    """Drafts nothing: the static tree of plain decoding is the root alone."""
+
+    max_tokens = 1
+    tree = ROOT_ONLY
+
+    def __init__(self) -> None:
+        super().__init__(lambda sequences: [RootSequence() for _ in range(sequences)])
+
+    def skip(self, sequence: int, step: Step) -> None:
+        self._sequences[sequence].accept(step)
+
+    def change_tree(self, tree: TokenTree) -> None:
+        assert tree.nodes == 1  # the decoder checks trees
 
 
 def generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
