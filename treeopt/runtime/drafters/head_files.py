@@ -1,7 +1,7 @@
 """Reading heads on the target from folders: configurations, vocabularies, layers, and what must not be left unread."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,16 @@ class HeadFolder:
         if value is not None and type(value) is not int:
             raise self.error(name, f"expected a whole number. Got {value!r:.60}.")
         return value
+
+    def mask_token(self, tokens: int, names: Sequence[str] = ("mask_token_id",)) -> int:
+        """Return the token of a mask, below `tokens`, from the first of the fields that the file has."""
+        for name in names:
+            token = self.integer(name)
+            if token is not None:
+                if not 0 <= token < tokens:
+                    raise self.error(name, f"expected a token from 0 to {tokens - 1}. Got {token}.")
+                return token
+        raise self.error(names[0], "expected the token of a mask. It is missing: add the one of the training.")
 
     def error(self, name: str, reason: str) -> FormatError:
         """Return the error for a field of `config.json`."""

@@ -173,18 +173,13 @@ def _layer_ids(folder: HeadFolder, head_layers: int) -> tuple[int, ...]:
 
 def _mask_embedding(folder: HeadFolder, embedding: Tensor) -> Tensor:
     """Return the embedding of a mask token: its own tensor, or a row of the embedding."""
-    name, tensors, last = "mask_embedding", folder.tensors, len(embedding) - 1
+    name, tensors = "mask_embedding", folder.tensors
     if name in tensors:
         shape = tensors.shape(name)
         if prod(shape) != embedding.shape[1]:
             raise folder.tensor_error(name, f"expected {embedding.shape[1]} numbers. Got shape {shape}.")
         return tensors.get(name, shape).flatten()
-    token = folder.integer("mask_token_id")
-    if token is None:
-        raise folder.error("mask_token_id", "expected the token of a mask. It is missing: add it.")
-    if not 0 <= token <= last:
-        raise folder.error("mask_token_id", f"expected a token from 0 to {last}. Got {token}.")
-    return embedding[token]
+    return embedding[folder.mask_token(len(embedding))]
 
 
 def _load_markov(folder: HeadFolder, vocabulary: HeadVocabulary) -> MarkovHead | None:

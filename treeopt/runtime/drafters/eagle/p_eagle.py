@@ -115,21 +115,11 @@ def load_p_eagle(folder: Path | str, target: Transformer, *, layer_ids: tuple[in
     head = PEagleHead(
         **{**network, "name": f"P-EAGLE head {source.path.name}"},
         levels=_read_levels(source),
-        mask_token=_read_mask_token(source, vocabulary=len(eagle.embedding)),
+        mask_token=source.mask_token(len(eagle.embedding), MASK_TOKEN),
         mask_input=_fuse_mask(source, eagle.fuse),
     )
     source.check_all_read("a P-EAGLE head")
     return head
-
-
-def _read_mask_token(folder: HeadFolder, *, vocabulary: int) -> int:
-    for name in MASK_TOKEN:
-        token = folder.integer(name)
-        if token is not None:
-            if not 0 <= token < vocabulary:
-                raise folder.error(name, f"expected a token from 0 to {vocabulary - 1}. Got {token}.")
-            return token
-    raise folder.error("mask_token_id", "expected the token of a mask. It is missing: add the one of the training.")
 
 
 def _read_levels(folder: HeadFolder) -> int:
