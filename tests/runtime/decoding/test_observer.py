@@ -65,6 +65,16 @@ def test_one_event_per_step_of_a_batch_has_its_seconds(target, draft):
     assert len([each for each in seconds if each is not None]) == max(steps)
 
 
+def test_an_observer_attached_after_some_steps_receives_all_tokens(target, draft):
+    decoder, recorder = Decoder(target, draft, TREE, temperature=0.0), Recorder()
+    steps = decoder.stream(PROMPT, 20)
+    text = [*PROMPT, *next(steps), *next(steps)]
+    with decoder.observed(recorder):
+        next(steps)
+    (output,) = recorder.outputs.values()
+    assert output[: len(text)] == text
+
+
 def test_a_controller_gets_the_decoder_and_other_observers_are_called_too(target, draft):
     class Controller(Recorder):
         def attach(self, decoder):
