@@ -111,11 +111,13 @@ class NestedTrees(ArrayRecord):
 
     @property
     def expected_tokens(self) -> Float64:
+        """float64 (D + 1, N + 1): the most tokens per step with depth at most d and at most n nodes."""
         levels, nodes = self.order.shape
         values = np.where(self.order >= 0, self.reach[self.order], 0.0)
         return np.concatenate([np.zeros((levels, 1)), np.cumsum(values, axis=1)], axis=1).reshape(levels, nodes + 1)
 
     def parents(self, nodes: int, depth: int) -> list[int]:
+        """Return the parents of one tree, each before its children, siblings in rank order."""
         chosen = self.order[depth, :nodes]
         return parents_of(self.parent, chosen[chosen >= 0])
 

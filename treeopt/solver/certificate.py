@@ -1,10 +1,12 @@
 """The result of every method of the solver, and why its trees are optimal."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from treeopt.arrays import Float64, Int32
+from treeopt.solver.best_first import NestedTrees
+from treeopt.solver.dynamic_program import ValueTrees
 
+Trees = NestedTrees | ValueTrees
+"""Values of all trees, and trees on demand; both have the same methods."""
 MAX_CELLS = 60_000_000
 """Most values of a problem: 480 MB, and several times as much during best-first growth."""
 BEST_FIRST, DYNAMIC_PROGRAM = "best-first", "dynamic-program"
@@ -29,20 +31,3 @@ class Certificate:
     def statement(self) -> str:
         """The reason in one sentence."""
         return STATEMENTS[self.method]
-
-
-class Trees(Protocol):
-    """Values of all trees, and trees on demand."""
-
-    @property
-    def expected_tokens(self) -> Float64:
-        """float64 (D + 1, N + 1)."""
-        ...
-
-    def parents(self, nodes: int, depth: int) -> list[int]:
-        """Return the parents of one tree, each before its children, siblings in rank order."""
-        ...
-
-    def draft_widths(self, depth: int) -> Int32:
-        """Return int32 (N + 1, D), the internal nodes at each depth of the trees of one depth limit."""
-        ...

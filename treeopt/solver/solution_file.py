@@ -81,7 +81,6 @@ def parse(path: Path | str, data: bytes, build: Build[T]) -> T:
 def _arrays(trees: Trees) -> dict[str, Array]:
     if isinstance(trees, NestedTrees):
         return {"parent": trees.parent, "rank": trees.rank, "reach": trees.reach, "order": trees.order}
-    assert isinstance(trees, ValueTrees)
     return {f"values_{h}": values for h, values in enumerate(trees.values)}
 
 
