@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -21,21 +20,12 @@ from treeopt.runtime.rules.sample_children import (
 AcceptTest = Callable[[SiblingGroups, Tensor, Tensor, Tensor, Tensor], None]
 
 
-class Selection(Protocol):
-    """Selects the accepted path from acceptance probabilities."""
-
-    def last_node(self, tree: HostTree, acceptance: Sequence[float], u: Sequence[float]) -> int:
-        """Return the last node of the accepted path; `u` has a number for each node, uniform on [0, 1)."""
-
-    def reach(self, tree: HostTree, acceptance: Sequence[float]) -> Float64:
-        """Return float64 (n,): the probability over u that the accepted path contains each node."""
-
-
 @dataclass(frozen=True, slots=True)
 class TopDown:
     """From the root down, the first accepted child, until no child is accepted."""
 
     def last_node(self, tree: HostTree, acceptance: Sequence[float], u: Sequence[float]) -> int:
+        """Return the last node of the accepted path; `u` has a number for each node, uniform on [0, 1)."""
         node: int | None = 0
         last = 0
         while node is not None:
@@ -44,6 +34,7 @@ class TopDown:
         return last
 
     def reach(self, tree: HostTree, acceptance: Sequence[float]) -> Float64:
+        """Return float64 (n,): the probability over u that the accepted path contains each node."""
         reach = np.ones(len(acceptance))
         for node, children in enumerate(tree.children):
             remaining = reach[node]
@@ -86,6 +77,10 @@ class Longest:
         return reach
 
 
+Selection = TopDown | LeavesFirst | Longest
+"""How the accepted path follows from acceptance probabilities."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """How drafts are sampled, tested and accepted."""
@@ -105,7 +100,6 @@ class Rule:
     acceptance: float64 (n,), read for the level above and written.
     """
     selection: Selection
-    """Selects the accepted path."""
     by_level: bool = False
     """Whether the test of a level needs the result of the level above."""
 
