@@ -54,7 +54,7 @@ class LoadedDrafter:
         return self.setting.label
 
     def with_block_of(self, draft_tokens: int | None) -> "LoadedDrafter":
-        """Return the drafter with smaller blocks, as it is for None; InvalidValueError for larger than trained."""
+        """Return the drafter with smaller blocks, or as it is for None; raises InvalidValueError for larger ones."""
         if draft_tokens is None:
             return self
         setting = replace(self.setting, block_draft_tokens=draft_tokens)

@@ -57,7 +57,7 @@ class SiblingGroups:
 
 
 class BatchLayout:
-    """The nodes of a batch of trees; levels are tested one after the other `by_level`, else all groups at once."""
+    """The nodes of a batch of trees; `by_level` tests levels one after the other, instead of all groups at once."""
 
     def __init__(self, trees: Sequence[TokenTree], by_level: bool, device: torch.device) -> None:
         self._device = device

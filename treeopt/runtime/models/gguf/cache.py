@@ -139,7 +139,7 @@ class GGUFCache(SequenceCache):
                 self._cut(line, sum(slot < first for slot in line.path))
 
     def _commit(self, path: Sequence[int]) -> None:
-        """Commit the nodes in the slots of a path after the length; InvalidValueError if they were not fed."""
+        """Commit the nodes in the slots of a path, if they were fed, else InvalidValueError; nodes below them stay."""
         size, length = len(path), self._length
         source = next((line for line in self._lines if line.length == length and line.path[:size] == [*path]), None)
         if source is None:
