@@ -1,7 +1,9 @@
 """Measuring a whole profile: latencies at every operating point, then acceptance under every rule and sampling."""
 
+import math
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +13,10 @@ from treeopt.errors import TreeoptWarning
 from treeopt.planner import PlanRequest, choice_confidence, drafter_choices, fastest_drafted_tree
 from treeopt.planner.certainty import Certainty, certainty
 from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, PromptSource, WholePrompts, Window
-from treeopt.profiler.acceptance.incremental import IncrementalAcceptance, position_levels, random_groups
+from treeopt.profiler.acceptance.incremental import IncrementalAcceptance, position_levels
 from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter, FastestTree, rule_to_count
 from treeopt.profiler.bench.divergence import logits_after
-from treeopt.profiler.budget import NO_DEADLINE, Budget, Deadline
+from treeopt.profiler.budget import Budget, Deadline
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.drafters.measuring import DrafterMeasurement
@@ -23,7 +25,7 @@ from treeopt.profiler.latency.load import CpuLoadReader
 from treeopt.profiler.latency.memory import freeze_existing_objects
 from treeopt.profiler.latency.passes import TimedPoint
 from treeopt.profiler.latency.point import PointTimer
-from treeopt.profiler.latency.prefill import MAX_ROUNDS, PrefillTimer
+from treeopt.profiler.latency.prefill import PrefillTimer
 from treeopt.profiler.latency.rounds import Recorder, Tick
 from treeopt.profiler.limits import check_measurable, room_tokens
 from treeopt.profiler.machine import describe_machine
@@ -104,10 +106,7 @@ class Measurement:
         self._drafters = drafters
         self._recorder = Recorder(clock, checkpoint)
         self._contexts = settings.acceptance_contexts
-        self.budget = budget
-        """None if a fixed amount is measured."""
-        if budget is None and settings.time_budget_s is not None:
-            self.budget = Budget(settings.time_budget_s, checkpoint)
+        self.budget = budget or Budget(settings.time_budget_s or math.inf, checkpoint)
         self._plan = certainty
         self._hidden: bool | None = None  # progress bars; None hides them where standard error is not a terminal
         self.certainty: Certainty | None = None
@@ -136,88 +135,79 @@ class Measurement:
             if model is not None:
                 check_logits(model, role, logits_after(model, self._prompts[0][: model.config.max_positions]))
         self._hidden = None if show_progress else True
-        with freeze_existing_objects():
-            if self.budget is not None:
-                return self._measure_within(self.budget, latencies, acceptances)
-            return self._measure_all(latencies, acceptances)
+        with freeze_existing_objects(), self._progress() as tick:
+            return self._measure(latencies, acceptances, tick)
 
-    def _measure_all(
+    def _measure(
         self,
         latencies: tuple[StepLatency, ...] | None,
         acceptances: tuple[MeasuredAcceptance, ...] | None,
+        tick: Callable[..., object],
     ) -> Profile:
+        """Measure the pair, with a time budget first a little of everything, then what makes the plan more certain."""
+        budget = self.budget
+        deadline = budget.deadline.part(PAIR_SHARE / (PAIR_SHARE + len(self._drafters)))
+        timers: dict[TimedPoint, PointTimer] = {}
         prefill = None
         if not latencies:
-            latencies = self._measure_latencies()
+            latencies = self._processes.run_on_first(lambda: self._measure_latencies(timers, deadline, tick))
             self._leave_out_contexts({latency.context_tokens for latency in latencies})
-            prefill = self._measure_prefill()
-        counted = None if acceptances or self._draft is None else self._count_acceptance(self._draft)
-        profile = self._profile(latencies, prefill, acceptances or (counted.acceptances() if counted else ()))
-        if self._on_trees and counted is not None:
-            with tqdm(desc="traversal ", unit="sequence", disable=self._hidden) as bar:
-                profile = replace(profile, acceptances=self._measure_on_trees(profile, counted, tick=bar.update))
-        if not self._drafters:
-            return profile
-        return self._measure_drafters(profile, self._settings.positions_per_prompt(len(self._prompts)))
+            with budget.spending("prefill"):
+                prefill_timer = self._prefill_timer(tick)
+                prefill = self._processes.run_on_first(lambda: prefill_timer.measure(deadline.part(PREFILL_SHARE)))
+            self._drop_long_contexts(latencies, deadline)
+        counted, levels = None, self._position_levels
+        if self._draft is not None and not acceptances:
+            counted = self._incremental_acceptance(self._draft, levels, tick)
 
-    def _measure_within(
-        self,
-        budget: Budget,
-        latencies: tuple[StepLatency, ...] | None,
-        acceptances: tuple[MeasuredAcceptance, ...] | None,
-    ) -> Profile:
-        """Measure a little of everything, then what makes the plan more certain, then other drafters."""
-        seconds = round(budget.seconds)
-        with tqdm(total=seconds, desc="measuring ", unit="s", disable=self._hidden) as bar:
+        def make_profile() -> Profile:
+            measured = tuple(timer.latency() for timer in timers.values()) or latencies or ()
+            return self._profile(measured, prefill, acceptances or (counted.acceptances() if counted else ()))
+
+        refines = self._refines and bool(timers)
+        if counted is not None:
+            with budget.spending("acceptance"):
+                if refines:
+                    counted.add(deadline.part(ACCEPTANCE_SHARE), 2, max(2, counted.missing))
+                else:
+                    counted.add(deadline, 2)
+        if refines:
+            refiner = ProfileRefiner(budget, timers, counted, make_profile, self._plan, self._settings.samplings, tick)
+            self.certainty = refiner.run(deadline.part(1 - TREES_SHARE) if self._on_trees else deadline)
+        profile = make_profile()
+        if self._on_trees and counted is not None:
+            with budget.spending("traversal"):
+                profile = replace(profile, acceptances=self._measure_on_trees(profile, counted, deadline, tick))
+        if self._drafters:
+            with budget.spending("drafters"):
+                positions = levels[-1] if counted is None or self._contexts else counted.positions
+                profile = self._measure_drafters(profile, positions, budget.deadline)
+        return profile
+
+    @contextmanager
+    def _progress(self) -> Iterator[Callable[..., object]]:
+        """Show a bar of the time budget, or without one a count of calls and sequences; yield what moves it."""
+        seconds = None if self._is_fixed else round(self.budget.seconds)
+        with tqdm(
+            total=seconds, desc="measuring ", unit="call" if self._is_fixed else "s", disable=self._hidden
+        ) as bar:
 
             def tick(probability: float | None = None) -> None:
-                bar.update(min(seconds, round(budget.seconds - budget.left_s)) - bar.n)
+                bar.update(1 if seconds is None else min(seconds, round(seconds - self.budget.left_s)) - bar.n)
                 if probability is not None:
                     bar.set_postfix_str(f"{100 * probability:.0f} % certain")
 
-            deadline = budget.deadline.part(PAIR_SHARE / (PAIR_SHARE + len(self._drafters)))
-            timers = {} if latencies else self._measure_coarsely(budget, deadline, tick)
-            prefill = None
-            if not latencies:
-                self._leave_out_contexts({point.context_tokens for point in timers})
-                with budget.spending("prefill"):
-                    prefill = self._prefill_timer(tick).measure(MAX_ROUNDS, deadline.part(PREFILL_SHARE))
-            self._drop_long_contexts(timers, deadline)
-            counted, levels = None, position_levels(self._max_positions)
-            if self._contexts:
-                levels = levels[:1]  # windows do not grow
-            if self._draft is not None and not acceptances:
-                counted = self._incremental_acceptance(self._draft, random_groups(len(self._prompts)), levels)
+            yield tick
 
-            def make_profile() -> Profile:
-                measured = latencies or tuple(timer.latency() for timer in timers.values())
-                return self._profile(measured, prefill, acceptances or (counted.acceptances() if counted else ()))
+    @property
+    def _is_fixed(self) -> bool:
+        """Whether `rounds` and `positions` end measuring, instead of a time budget."""
+        return self._settings.time_budget_s is None
 
-            if counted is not None:
-                with budget.spending("acceptance"):
-                    if timers:
-                        counted.add(deadline.part(ACCEPTANCE_SHARE), 2, max(2, counted.missing))
-                    else:
-                        counted.add(deadline, 2)
-            if self._draft is None or not timers:
-                share = deadline.part(LATENCY_SHARE)
-                for timer, part in share.split(list(timers.values())):  # no plan that shows which sizes decide
-                    with budget.spending("verify"):
-                        timer.sample(part)
-            else:
-                refiner = ProfileRefiner(
-                    budget, timers, counted, make_profile, self._plan, self._settings.samplings, tick
-                )
-                self.certainty = refiner.run(deadline.part(1 - TREES_SHARE) if self._on_trees else deadline)
-            profile = make_profile()
-            if self._on_trees and counted is not None:
-                with budget.spending("traversal"):
-                    profile = replace(profile, acceptances=self._measure_on_trees(profile, counted, deadline))
-            if self._drafters:
-                with budget.spending("drafters"):
-                    positions = levels[-1] if counted is None or self._contexts else counted.positions
-                    profile = self._measure_drafters(profile, positions, budget.deadline)
-            return profile
+    @property
+    def _refines(self) -> bool:
+        """Whether time is left after the first latencies, and goes to those that a plan shows to decide."""
+        return self._draft is not None and not self._is_fixed
 
     def _profile(
         self,
@@ -235,14 +225,19 @@ class Measurement:
             acceptances=acceptances,
         )
 
-    def _measure_coarsely(self, budget: Budget, deadline: Deadline, tick: Tick) -> dict[TimedPoint, PointTimer]:
-        shares = deadline.part(LATENCY_SHARE).split(self._latency_grid.points())
+    def _measure_latencies(
+        self, timers: dict[TimedPoint, PointTimer], deadline: Deadline, tick: Tick
+    ) -> tuple[StepLatency, ...]:
+        """Time every operating point, put its timer into `timers`, and return the latencies."""
+        share = LATENCY_SHARE if self._refines else 2 * LATENCY_SHARE
+        shares = deadline.part(share).split(self._latency_grid.points())
 
         def measure(timer: PointTimer) -> None:
-            _, share = next(shares)
-            timer.coarse(budget.spending, share)
+            _, part = next(shares)
+            (timer.coarse if self._refines else timer.measure)(self.budget.spending, part)
 
-        return self._latency_grid.time_points(measure, tick)
+        timers |= self._latency_grid.time_points(measure, tick)
+        return tuple(timer.latency() for timer in timers.values())
 
     def _leave_out_contexts(self, timed: Collection[int]) -> None:
         """Leave the contexts out that were not timed, because memory ran out; their acceptance would be of no use."""
@@ -257,13 +252,13 @@ class Measurement:
                 stacklevel=2,
             )
 
-    def _drop_long_contexts(self, timers: Mapping[TimedPoint, PointTimer], deadline: Deadline) -> None:
+    def _drop_long_contexts(self, latencies: Sequence[StepLatency], deadline: Deadline) -> None:
         """Count acceptance only after the prompts if decoding two sequences up to the contexts takes half the time."""
         kinds = self._checkpoint.kinds()
-        if not timers or not self._contexts or any(kind.startswith("acceptance at ") for kind in kinds):
+        if not self._contexts or any(kind.startswith("acceptance at ") for kind in kinds):
             return
         tokens = sum(sorted(max(0, max(self._contexts) - len(prompt)) for prompt in self._prompts)[:2])
-        step_s = float(next(iter(timers.values())).latency().verify.seconds(1))
+        step_s = float(latencies[0].verify.seconds(1))
         if tokens * step_s * len(self._settings.samplings) > deadline.left_s / 2:
             # with contexts, prompts may be longer than the models support
             self._prompts = [prompt[: max(self._contexts)] for prompt in self._prompts]
@@ -275,13 +270,7 @@ class Measurement:
                 stacklevel=2,
             )
 
-    def _incremental_acceptance(
-        self,
-        draft: LanguageModel,
-        groups: Sequence[Sequence[int]],
-        levels: Sequence[int],
-        tick: Tick = lambda: None,
-    ) -> IncrementalAcceptance:
+    def _incremental_acceptance(self, draft: LanguageModel, levels: Sequence[int], tick: Tick) -> IncrementalAcceptance:
         """Return what counts acceptance; contexts limit the positions of windows."""
         counters = []
         for source in self._prompt_sources(levels[0]):
@@ -295,28 +284,23 @@ class Measurement:
                 categories=self._categories,
             )
             counters.append((counter, tuple(map(source.positions, levels))))
-        return IncrementalAcceptance(counters, groups, tick)
+        return IncrementalAcceptance(counters, len(self._prompts), self._processes, tick)
 
     def _measure_on_trees(
-        self,
-        profile: Profile,
-        counted: IncrementalAcceptance,
-        deadline: Deadline = NO_DEADLINE,
-        tick: Tick = lambda: None,
+        self, profile: Profile, counted: IncrementalAcceptance, deadline: Deadline, tick: Tick
     ) -> tuple[MeasuredAcceptance, ...]:
         """Return the acceptance with `traversal` measured on trees, along as many sequences as time permits."""
         acceptances: list[MeasuredAcceptance] = []
         for counter, (positions, *_) in counted.counters:
-            numbers = counted.numbers
-            if deadline is not NO_DEADLINE:
-                step_s = float(profile.latencies[0].verify.seconds(1))
-                points = len(self._settings.samplings) * len(counted.counters)
-                sequence_s = TREES_PER_SEQUENCE * positions * step_s * points
-                numbers = numbers[: max(2, int(deadline.left_s / sequence_s))]
+            step_s = float(profile.latencies[0].verify.seconds(1))
+            points = len(self._settings.samplings) * len(counted.counters)
+            sequence_s = TREES_PER_SEQUENCE * positions * step_s * points
+            sequences = min(len(counted.numbers), deadline.left_s / sequence_s)
+            numbers = counted.numbers[: max(2, int(sequences))]
             acceptances += counter.measure_on_trees(profile, numbers, positions, self._fastest_tree, tick)
         return tuple(acceptances)
 
-    def _measure_drafters(self, profile: Profile, positions: int, deadline: Deadline = NO_DEADLINE) -> Profile:
+    def _measure_drafters(self, profile: Profile, positions: int, deadline: Deadline) -> Profile:
         measurement = DrafterMeasurement(
             drafters=self._drafters,
             profile=profile,
@@ -329,7 +313,7 @@ class Measurement:
             categories=self._categories,
             hidden=self._hidden,
         )
-        return measurement.measure(None if deadline is NO_DEADLINE else self._is_choice_certain)
+        return measurement.measure(None if self._is_fixed else self._is_choice_certain)
 
     def _is_choice_certain(self, profile: Profile) -> bool:
         """Return whether the choice among drafters is certain at every temperature, and set `choice_confidence`."""
@@ -337,33 +321,10 @@ class Measurement:
         self.choice_confidence = min(choice_confidence(drafter_choices(profile, request)) for request in requests)
         return self.choice_confidence >= CERTAIN
 
-    def _measure_latencies(self) -> tuple[StepLatency, ...]:
-        with tqdm(total=self._latency_grid.calls, desc="times     ", unit="call", disable=self._hidden) as bar:
-            return self._processes.run_on_first(lambda: self._latency_grid.measure(bar.update))
-
-    def _measure_prefill(self) -> PrefillLatency:
-        rounds = self._settings.rounds
-        with tqdm(desc="prompts   ", unit="call", disable=self._hidden) as bar:
-            timer = self._prefill_timer(bar.update)
-            bar.total = timer.calls_per_round * min(rounds, MAX_ROUNDS)
-            return self._processes.run_on_first(lambda: timer.measure(rounds))
-
     def _prefill_timer(self, tick: Tick) -> PrefillTimer:
         contexts = self._contexts or self._settings.context_tokens
         longest = max(*contexts, *map(len, self._prompts))
         return PrefillTimer(self._target, self._draft, self._tokens, longest, replace(self._recorder, tick=tick))
-
-    def _count_acceptance(self, draft: LanguageModel) -> IncrementalAcceptance:
-        """Count every prompt alone, so that counts do not depend on how processes share the prompts."""
-        prompts = len(self._prompts)
-        with tqdm(
-            total=max(1, len(self._contexts)) * prompts, desc="acceptance", unit="sequence", disable=self._hidden
-        ) as bar:
-            levels = (self._settings.positions_per_prompt(prompts),)
-            groups = [[number] for number in range(prompts)]
-            counted = self._incremental_acceptance(draft, groups, levels, bar.update)
-            counted.add(NO_DEADLINE)
-            return counted
 
     def _prompt_sources(self, positions: int) -> list[PromptSource]:
         if not self._contexts:
@@ -380,8 +341,10 @@ class Measurement:
         ]
 
     @property
-    def _max_positions(self) -> int:
-        """The most positions of a sequence; windows around contexts are limited by the contexts instead."""
-        if self._contexts:
-            return max_sequence_tokens(self._target, self._draft)
-        return room_tokens(self._target, self._draft, self._prompts)
+    def _position_levels(self) -> tuple[int, ...]:
+        """The positions of a sequence in each pass over the prompts."""
+        if self._is_fixed:
+            return (self._settings.positions_per_prompt(len(self._prompts)),)
+        if self._contexts:  # windows do not grow, and are limited by the contexts
+            return position_levels(max_sequence_tokens(self._target, self._draft))[:1]
+        return position_levels(room_tokens(self._target, self._draft, self._prompts))

@@ -6,9 +6,9 @@ from treeopt.planner.certainty import Certainty
 from treeopt.planner.model import Confidence
 from treeopt.profiler.acceptance.incremental import IncrementalAcceptance
 from treeopt.profiler.budget import Budget, Deadline
-from treeopt.profiler.latency.curve import MAX_SAMPLES
 from treeopt.profiler.latency.passes import TimedPoint
 from treeopt.profiler.latency.point import PointTimer
+from treeopt.profiler.settings import MAX_SAMPLES
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.records.timing_quality import MIN_SAMPLES

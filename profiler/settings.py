@@ -14,6 +14,9 @@ from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import describe_pair
 from treeopt.trees.drafter_setting import DrafterSetting
 
+MAX_SAMPLES = 200
+"""Samples of a size under a time budget, after which more of them add nothing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSize:
@@ -103,6 +106,11 @@ class Settings:
             )
         if self.time_budget_s is not None and self.time_budget_s <= 0:
             raise InvalidValueError(f"time_budget: expected more than 0 seconds. Got {self.time_budget_s:g}.")
+
+    @property
+    def most_samples(self) -> int:
+        """Samples of every size, if there is time."""
+        return self.rounds if self.time_budget_s is None else MAX_SAMPLES
 
     @property
     def sampling(self) -> Sampling:

@@ -9,11 +9,11 @@ measured.
 """
 
 import argparse
+import math
 import re
 import shlex
 import sys
 import time
-from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 
@@ -126,6 +126,7 @@ def profile_settings(options: argparse.Namespace, mode: str) -> Settings:
         context_tokens=tuple(options.context_tokens),
         max_tokens=options.max_tokens,
         rounds=options.rounds,
+        time_budget_s=options.time_budget,
         cuda_graphs=PASS_MODES[mode],
     )
 
@@ -137,14 +138,10 @@ def measure_latencies(
     context = range(target.config.vocabulary)
     clock = clock_for(target.device)
     grid = LatencyGrid(target, draft, context, settings, Recorder(clock, Checkpoint(None, "")))
-    if budget_s is None:
-        return grid.measure(lambda: None)
-    point_s = budget_s / len(grid.points())
+    point_s = math.inf if budget_s is None else budget_s / len(grid.points())
 
     def measure(timer: PointTimer) -> None:
-        seconds = Deadline(time.monotonic, time.monotonic() + point_s)
-        timer.coarse(lambda _: nullcontext(), seconds.part(1 / 3))
-        timer.sample(seconds)
+        timer.measure(deadline=Deadline(time.monotonic, time.monotonic() + point_s))
 
     return tuple(timer.latency() for timer in grid.time_points(measure, lambda: None).values())
 

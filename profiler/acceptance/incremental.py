@@ -9,6 +9,7 @@ from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter
 from treeopt.profiler.budget import Deadline
 from treeopt.profiler.latency.rounds import Tick
+from treeopt.profiler.processes.processes import Processes
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 
 FIRST_POSITIONS = 64
@@ -46,24 +47,28 @@ class IncrementalAcceptance:
 
     Args:
         counters: one per context length, each with its ascending levels of positions.
-        groups: prompt numbers in the order of counting; those of a group are counted together.
+        prompts: their number.
+        processes: those that count together; each counts whole groups of prompts.
         tick: called for every sequence, those in the checkpoint included.
     """
 
     def __init__(
         self,
         counters: Sequence[tuple[AcceptanceCounter, Sequence[int]]],
-        groups: Sequence[Sequence[int]],
+        prompts: int,
+        processes: Processes,
         tick: Tick = lambda: None,
     ) -> None:
         self.counters = counters
+        groups = random_groups(prompts)
         self.numbers = [number for group in groups for number in group]
         """Prompt numbers in the order of counting."""
         self._tick = tick
         levels = range(max(len(levels) for _, levels in counters))
         self._pending = [
             (counter, group, positions[level])
-            for level, group in product(levels, groups)
+            for level, (number, group) in product(levels, enumerate(groups))
+            if processes.owns(number)
             for counter, positions in counters
             if level < len(positions)
         ][::-1]

@@ -81,10 +81,8 @@ class AcceptanceCounter:
         )
 
     def count(self, numbers: Sequence[int], positions: int) -> None:
-        """Count some positions of this process's prompts that the checkpoint lacks, in shared passes if memory permits."""
-        missing = [
-            number for number in numbers if self._processes.owns(number) and not self.has_counted(number, positions)
-        ]
+        """Count some positions of prompts that the checkpoint lacks, in shared passes if memory permits."""
+        missing = [number for number in numbers if not self.has_counted(number, positions)]
         if len(missing) > 1 and fits_in_memory(partial(self._count_and_store, missing, positions)):
             return
         for number in missing:

@@ -20,7 +20,7 @@ from treeopt.profiler.latency.passes import (
     probe_trees,
     zero_states,
 )
-from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, PointPasses
+from treeopt.profiler.latency.point import COARSE_STEPS, COARSE_WIDTH, PointPasses, sample_in_turns
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.latency.steps import StepTimer, step_overheads
 from treeopt.profiler.settings import Settings
@@ -80,11 +80,13 @@ class DrafterTimer:
         point = self._point(latency)
         tokens = np.resize(np.asarray(self.tokens), point.context_tokens + ROOM_TOKENS).tolist()
         max_tokens = min(self.settings.max_tokens, latency.verify.max_tokens)
+        most_samples = STEP_ROUNDS if self.settings.time_budget_s is not None else self.settings.rounds
+        recorder = replace(self.recorder, most_samples=most_samples)
         passes = LatencyCurve(
             f"{self.drafter.label} {point.kind('draft')}",
             partial(self._open_passes, tokens, point, max_tokens),
             self._largest_draft(max_tokens),
-            self.recorder,
+            recorder,
         )
         heads = self.drafter.heads
         trees = probe_trees(max_tokens, heads.levels if self._per_block else self.settings.depth, heads.tokens)
@@ -94,10 +96,15 @@ class DrafterTimer:
             point,
             (TARGET_RULE,),
             trees,
-            recorder=self.recorder,
+            recorder=recorder,
             drafter=f"{self.drafter.label} ",
         )
-        self._time(passes, steps, trees, deadline)
+        counts = {count for tree in trees for count in draft_counts(tree, per_block=self._per_block).tolist()}
+        passes.coarse(COARSE_WIDTH, deadline.part(PASSES_SHARE), counts)
+        passes.close()
+        steps.sample(COARSE_STEPS, deadline)
+        steps.close()
+        sample_in_turns([steps, passes], recorder.most_samples, deadline)
         draft = self._table(passes)
         timed = steps.timed_steps(plain_s=float(latency.verify.seconds(1)))
         (overhead,) = step_overheads(timed, latency.verify, draft, per_block=self._per_block)
@@ -111,20 +118,6 @@ class DrafterTimer:
             sampled=not point.sampling.greedy,
             steps=timed[0].trees,
         )
-
-    def _time(self, passes: LatencyCurve, steps: StepTimer, trees: Sequence[TokenTree], deadline: Deadline) -> None:
-        if self.settings.time_budget_s is None:
-            passes.pilot(self.settings.rounds)
-            passes.sample(self.settings.rounds)
-            passes.close()
-            steps.sample(self.settings.rounds)
-        else:
-            counts = {count for tree in trees for count in draft_counts(tree, per_block=self._per_block).tolist()}
-            passes.coarse(COARSE_WIDTH, deadline.part(PASSES_SHARE), counts)
-            passes.close()
-            steps.coarse(COARSE_STEPS, deadline)
-            steps.sample(STEP_ROUNDS, deadline)
-        steps.close()
 
     @property
     def _per_block(self) -> bool:

@@ -10,15 +10,17 @@ from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.disturbance import SampleFilter, start_block
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
-from treeopt.profiler.latency.rounds import Recorder, coarse_points, first_points, next_point, time_rounds
+from treeopt.profiler.latency.rounds import Recorder, coarse_points, next_point, time_rounds
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.timing_quality import interpolation_errors
 
 PILOT_ROUNDS = 3
 STEP_ROUNDS = 12
 """Samples of each step, and of each pass in it, from which the overhead of a step follows, if there is time."""
-MAX_SAMPLES = 200
-"""Samples of one count, after which more of them add nothing."""
+SMALL_COUNTS = range(1, 13)
+"""Chains that differ by one node are compared, and odd counts take longer."""
+EXTRA_COUNTS = 10
+"""The most counts that are added to a curve where it bends."""
 LEAST_ERROR = 0.01
 """Linear interpolation with a smaller error needs no further count if time is short."""
 CHEAP_S = 1.0
@@ -63,7 +65,7 @@ class LatencyCurve:
     ) -> None:
         self._kind = kind
         self._open_passes, self._open_single = open_passes, open_single or open_passes
-        self._first = first_points(max_tokens)
+        self._coarse = coarse_points(max_tokens)
         self._recorder, self._checkpoint = recorder, recorder.checkpoint
         limit_tokens = self.limit_tokens
         self._max_tokens = max_tokens if limit_tokens is None else min(max_tokens, limit_tokens - 1)
@@ -78,35 +80,9 @@ class LatencyCurve:
         return min(self._checkpoint.rows(LIMIT + self._kind), default=None)
 
     @property
-    def added(self) -> int:
-        """The number of counts added to the first ones."""
-        return len(self._points - set(self._first))
-
-    @property
-    def min_undisturbed(self) -> int:
-        """The smallest number of undisturbed samples of any count."""
-        return self._filter.min_undisturbed(self._kind, self._points)
-
-    @property
     def disturbed(self) -> set[int]:
         """The counts with disturbed samples among the usable ones."""
         return self._points & self._filter.disturbed(self._kind)
-
-    def pilot(self, rounds: int) -> None:
-        """Time the first counts, and those in the checkpoint, for up to `PILOT_ROUNDS` rounds."""
-        for tokens in sorted({*self._first, *self._samples()}):
-            self._add(tokens)
-        self.sample(min(PILOT_ROUNDS, rounds))
-
-    def bend(self, rounds: int, *, least_error: float = 0.0) -> bool:
-        """Add the count where linear interpolation is least certain; return False if the error is below `least_error`."""
-        point = self._next_point(self._max_tokens, least_error)
-        if point is None:
-            return False
-        self._add(point)
-        if point in self._points:
-            self._time({point}, min(PILOT_ROUNDS, rounds))
-        return True
 
     def coarse(self, always_tokens: int, deadline: Deadline, often: Collection[int] = ()) -> None:
         """Time counts that grow by half, quick ones repeatedly.
@@ -118,7 +94,7 @@ class LatencyCurve:
                 `STEP_ROUNDS` times.
         """
         start_block(self._checkpoint, self._kind)
-        for tokens in sorted({*coarse_points(self._max_tokens), *self._samples()}):
+        for tokens in sorted({*self._coarse, *self._samples()}):
             samples = self._samples()
             optional = tokens > always_tokens and tokens not in samples
             if optional and deadline.over() and _extrapolate_s(samples, tokens) > CHEAP_S:
@@ -133,6 +109,21 @@ class LatencyCurve:
         for tokens in sorted(often):
             self._add(tokens)
         self._time(self._points & {*often}, STEP_ROUNDS, deadline=deadline)
+
+    def add_counts(self, deadline: Deadline) -> None:
+        """Add every small count, and counts where the curve bends, until the deadline."""
+        if deadline.over():
+            return
+        for tokens in SMALL_COUNTS:
+            self._add(tokens)
+        self._time(self._points, PILOT_ROUNDS, deadline=deadline)
+        regular = {*SMALL_COUNTS, *self._coarse}
+        while len(self._points - regular) < EXTRA_COUNTS and not deadline.over():
+            point = self._next_point(self._max_tokens)
+            if point is None:
+                return
+            self._add(point)
+            self._time(self._points & {point}, PILOT_ROUNDS)
 
     def refine(self, counts: Iterable[int], deadline: Deadline, rounds: int) -> None:
         """Time some counts, and one more where the curve bends most near them, until the deadline or for some rounds.
@@ -177,12 +168,9 @@ class LatencyCurve:
         return min((len(samples.get(count, ())) for count in counts if count <= largest), default=0)
 
     def sample(self, rounds: int, deadline: Deadline = NO_DEADLINE) -> None:
-        """Time every count until it has `rounds` samples."""
-        self._time(self._points, rounds, deadline=deadline)
-
-    def sample_again(self, rounds: int) -> None:
-        """Time every count until it has `rounds` undisturbed samples."""
-        self._time(self._points, rounds, self._undisturbed())
+        """Time every count until it has `rounds` usable samples, or to the deadline."""
+        start_block(self._checkpoint, self._kind)
+        self._time(self._points, rounds, self._samples(), deadline)
 
     def repeat_disturbed(self, deadline: Deadline) -> None:
         """Time the disturbed counts until enough of their samples are undisturbed, or to the deadline."""
@@ -234,6 +222,7 @@ class LatencyCurve:
         first_calls: int | None = None,
     ) -> None:
         """Time some counts; arguments as for `time_rounds`."""
+        rounds = min(rounds, self._recorder.most_samples)
         samples = self._checkpoint.samples(self._kind) if counted is None else counted
         missing = {tokens for tokens in points if len(samples.get(tokens, ())) < rounds}
         single = {1} if self._open_single is not self._open_passes else set()

@@ -6,7 +6,7 @@ samples outside all blocks is unknown.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
@@ -124,22 +124,15 @@ class SampleFilter:
             {key: [sample.block for sample in samples] for key, samples in usable.items()},
         )
 
-    def count_undisturbed(self, kinds: Sequence[str]) -> int:
-        """Return the number of samples known to be undisturbed."""
-        return sum(sample.load is not None and not self._disturbed(sample) for sample in self._all_samples(kinds))
-
     def disturbed(self, kind: str) -> set[int]:
         """Return the keys with disturbed samples among the usable ones."""
         return {key for key, samples in self._usable(kind).items() if any(map(self._disturbed, samples))}
 
-    def min_undisturbed(self, kind: str, keys: Iterable[int]) -> int:
-        """Return the smallest number of undisturbed samples of any key."""
-        undisturbed = self.undisturbed(kind)
-        return min(len(undisturbed.get(key, ())) for key in keys)
-
     def interference(self, kinds: Sequence[str]) -> Interference | None:
         """Return how far other programs disturbed the samples of some kinds; None if no load is known."""
-        all_samples = self._all_samples(kinds)
+        all_samples = [
+            sample for kind in kinds for samples in read_samples(self._checkpoint, kind).values() for sample in samples
+        ]
         if all(sample.load is None for sample in all_samples):
             return None
         usable = [sample for kind in kinds for samples in self._usable(kind).values() for sample in samples]
@@ -149,11 +142,6 @@ class SampleFilter:
             samples=sum(map(self._disturbed, usable)) / len(usable),
             processors=fmean(shares) if shares else None,
         )
-
-    def _all_samples(self, kinds: Sequence[str]) -> list[Sample]:
-        return [
-            sample for kind in kinds for samples in read_samples(self._checkpoint, kind).values() for sample in samples
-        ]
 
     def _usable(self, kind: str) -> dict[int, list[Sample]]:
         usable = {}

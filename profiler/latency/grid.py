@@ -10,11 +10,10 @@ from treeopt.errors import TreeoptError
 from treeopt.profiler.latency.curve import LIMIT
 from treeopt.profiler.latency.load import CpuLoadReader
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
-from treeopt.profiler.latency.passes import ROOM_TOKENS, TimedPoint, probe_trees
-from treeopt.profiler.latency.point import EXTRA_POINTS, PointTimer
-from treeopt.profiler.latency.rounds import Recorder, Tick, first_points
+from treeopt.profiler.latency.passes import ROOM_TOKENS, TimedPoint
+from treeopt.profiler.latency.point import PointTimer
+from treeopt.profiler.latency.rounds import Recorder, Tick
 from treeopt.profiler.settings import Settings
-from treeopt.records.step_latency import StepLatency
 from treeopt.runtime.models.memory import check_batch_size, decoder_bytes
 from treeopt.runtime.models.model import LanguageModel
 
@@ -46,17 +45,6 @@ class LatencyGrid:
         self._recorder, self._checkpoint = recorder, recorder.checkpoint
         self._load = load
 
-    @property
-    def calls(self) -> int:
-        """The number of timed calls of `measure`."""
-        settings, points = self._settings, self.points()
-        passes = (1 if self._draft is None else 2) * min(
-            settings.max_tokens, len(first_points(settings.max_tokens)) + EXTRA_POINTS
-        )
-        rules = sum(1 if point.sampling.greedy else len(settings.rules) for point in points)
-        steps = 0 if self._draft is None else 1 + len(probe_trees(settings.max_tokens))  # plain steps too
-        return settings.rounds * (len(points) * passes + rules * steps)
-
     def points(self) -> list[TimedPoint]:
         """Return the operating points not known to exceed the memory, smaller batches first."""
         settings = self._settings
@@ -68,16 +56,12 @@ class LatencyGrid:
         ]
         return [point for point in points if not self._exceeds_memory(point)]
 
-    def measure(self, tick: Tick) -> tuple[StepLatency, ...]:
-        """Return the latencies at every operating point that fits into memory, those in the checkpoint included.
+    def time_points(self, measure: Callable[[PointTimer], object], tick: Tick) -> dict[TimedPoint, PointTimer]:
+        """Call `measure` on the timer of each operating point; return those that fit into memory.
 
         Raises OutOfMemoryError, naming the largest batch that fits, before anything is timed if the caches of the largest
         batch do not fit after the shortest context, and TreeoptError if not even one sequence fits.
         """
-        return tuple(timer.latency() for timer in self.time_points(PointTimer.measure, tick).values())
-
-    def time_points(self, measure: Callable[[PointTimer], object], tick: Tick) -> dict[TimedPoint, PointTimer]:
-        """Call `measure` on the timer of each operating point; return those that fit into memory.  Raises as `measure`."""
         self._check_batches()
         timers: dict[TimedPoint, PointTimer] = {}
         for point in self.points():

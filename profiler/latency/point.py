@@ -1,15 +1,15 @@
 """The latencies of a profile at one operating point: passes of every size, and whole steps under every rule."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from treeopt.planner.certainty import Certainty
 from treeopt.planner.overheads import draft_counts
-from treeopt.profiler.budget import Deadline
+from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.clock import Work
-from treeopt.profiler.latency.curve import LEAST_ERROR, MAX_SAMPLES, PILOT_ROUNDS, LatencyCurve, Passes
+from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
 from treeopt.profiler.latency.disturbance import LoadLog, SampleFilter
 from treeopt.profiler.latency.load import CpuLoadReader, timing_threads
 from treeopt.profiler.latency.passes import (
@@ -22,7 +22,7 @@ from treeopt.profiler.latency.passes import (
 )
 from treeopt.profiler.latency.rounds import Recorder, Tick
 from treeopt.profiler.latency.steps import StepTimer, step_overheads
-from treeopt.profiler.settings import Settings
+from treeopt.profiler.settings import MAX_SAMPLES, Settings
 from treeopt.records.sampling import resolve_draft_sampling
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime import Decoder
@@ -30,13 +30,11 @@ from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import get_rule
 from treeopt.trees import chain
 
-ROUNDS_PER_BLOCK = 5
-EXTRA_POINTS = 8
-"""Token counts added to a curve where it bends, without a time budget."""
+ROUNDS_PER_TURN = 5
 COARSE_TOKENS, COARSE_WIDTH = max(tree.nodes for tree in PROBE_TREES), 16
 """The largest verification and drafting passes that are timed even after the deadline: those of the probe trees."""
-BENDS_SHARE = 1 / 3
-"""Fraction of the time for a curve that finding its bends may take."""
+COARSE_SHARE, COUNTS_SHARE = 1 / 2, 1 / 3
+"""Fractions of the time left for the first times of every part, and then for finding where curves bend."""
 COARSE_STEPS = 3
 """Rounds of whole steps for a first plan; after the deadline one."""
 Spending = Callable[[str], AbstractContextManager[None]]
@@ -127,8 +125,14 @@ class PointTimer:
         self._kinds = [point.kind(call) for call in ("verify", "draft", "step")]
         self._load_log = None if load is None else LoadLog(checkpoint, self._kinds, load)
         self._threads = timing_threads(target.device)
-        self._filter = SampleFilter(checkpoint, threads=self._threads, enough=min(PILOT_ROUNDS, settings.rounds))
-        self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), sample_filter=self._filter)
+        most_samples = settings.most_samples
+        self._filter = SampleFilter(checkpoint, threads=self._threads, enough=min(PILOT_ROUNDS, most_samples))
+        self._recorder = replace(
+            recorder,
+            tick=partial(self._after_call, recorder.tick),
+            sample_filter=self._filter,
+            most_samples=most_samples,
+        )
         passes = PointPasses(target, draft, tokens, point, settings)
         self._verify = self._curve("verify", passes.open_verification, open_single=passes.open_plain_steps)
         self._timers: dict[str, LatencyCurve | StepTimer] = {"verify": self._verify}
@@ -145,20 +149,20 @@ class PointTimer:
         """What can be refined: `verify`, and with a draft model `draft` and `overhead`."""
         return tuple(self._timers)
 
-    def measure(self) -> None:
-        """Time as many rounds as the settings have, those in the checkpoint included."""
-        rounds, timers = self._settings.rounds, list(self._timers.values())
-        for timer in timers:
-            if isinstance(timer, LatencyCurve):
-                timer.pilot(rounds)
-                while timer.added < EXTRA_POINTS and timer.bend(rounds):
-                    pass
-                timer.close()
-        for block in [*range(ROUNDS_PER_BLOCK, rounds, ROUNDS_PER_BLOCK), rounds]:
-            for timer in timers:  # interleaved, so that drift affects all equally
-                timer.sample(block)
-                timer.close()
-        self._repeat_disturbed(timers, rounds)
+    def measure(self, spending: Spending = lambda _: nullcontext(), deadline: Deadline = NO_DEADLINE) -> None:
+        """Time every size of every part equally often, as often as the settings ask or time permits.
+
+        Args:
+            spending: returns the context in which a part is timed, by its name.
+            deadline: after which only the necessary minimum is timed.
+        """
+        self.coarse(spending, deadline.part(COARSE_SHARE))
+        timers, most_samples = list(self._timers.values()), self._recorder.most_samples
+        with spending("verify"):
+            sample_in_turns(timers, most_samples, deadline)
+            while (part := self.disturbed_part) is not None and not deadline.over():
+                self.repeat_disturbed(part, deadline)
+                sample_in_turns(timers, most_samples, deadline)
 
     def coarse(self, spending: Spending, deadline: Deadline) -> None:
         """Time enough of each part for a first plan.
@@ -179,18 +183,8 @@ class PointTimer:
             )
             self._draft.close()
         with spending("overhead"):
-            self._steps.coarse(COARSE_STEPS, deadline)
+            self._steps.sample(COARSE_STEPS, deadline)
             self._steps.close()
-
-    def sample(self, deadline: Deadline) -> None:
-        """Time every part until the deadline, after adding counts where curves bend."""
-        for timer, share in deadline.split(list(self._timers.values())):
-            if isinstance(timer, LatencyCurve):
-                bends = share.part(BENDS_SHARE)
-                while not bends.over() and timer.bend(PILOT_ROUNDS, least_error=LEAST_ERROR):
-                    pass
-            timer.sample(MAX_SAMPLES, share)
-            timer.close()
 
     def refine(self, part: str, certainty: Certainty, deadline: Deadline, rounds: int = MAX_SAMPLES) -> None:
         """Time one part near the sizes that decide, until the deadline or for some rounds."""
@@ -256,19 +250,6 @@ class PointTimer:
         self._open_part = part
         return self._timers[part]
 
-    def _repeat_disturbed(self, timers: Sequence[LatencyCurve | StepTimer], rounds: int) -> None:
-        """Replace samples that other programs disturbed, as long as that yields undisturbed ones."""
-        before = 0
-        for repeated in range(0, rounds, ROUNDS_PER_BLOCK):
-            undisturbed = self._filter.count_undisturbed(self._kinds)
-            fewest = min(timer.min_undisturbed for timer in timers)
-            if undisturbed == before or fewest >= rounds:
-                return
-            before = undisturbed
-            for timer in timers:
-                timer.sample_again(min(fewest + ROUNDS_PER_BLOCK, fewest + rounds - repeated, rounds))
-                timer.close()
-
     def _after_call(self, tick: Tick) -> None:
         if self._load_log is not None:
             self._load_log.update()
@@ -300,6 +281,23 @@ class PointTimer:
             return DecodingSteps(decoder, self._context, self._point.batch_size)
 
         return StepTimer(open_steps, open_plain, self._point, settings.rules, trees, recorder=self._recorder)
+
+
+def sample_in_turns(timers: Sequence[LatencyCurve | StepTimer], rounds: int, deadline: Deadline) -> None:
+    """Time every size until it has `rounds` usable samples, or to the deadline, after adding counts to curves.
+
+    Timers take turns, so that drift affects all equally.
+    """
+    curves = [timer for timer in timers if isinstance(timer, LatencyCurve)]
+    for curve, share in deadline.part(COUNTS_SHARE).split(curves):
+        curve.add_counts(share)
+        curve.close()
+    for turn in [*range(ROUNDS_PER_TURN, rounds, ROUNDS_PER_TURN), rounds]:
+        for timer in timers:
+            if deadline.over():
+                return
+            timer.sample(turn, deadline)
+            timer.close()
 
 
 def _deciding_sizes(part: str, certainty: Certainty) -> frozenset[int]:

@@ -4,7 +4,6 @@ A server prefills between decoding steps, which determine the contents of the pr
 repeatedly took up to 7 % less.
 """
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -55,18 +54,12 @@ class PrefillTimer:
         self._tokens: list[int] = np.resize(np.asarray(tokens), self._longest).tolist()
         self._recorder = recorder
 
-    @property
-    def calls_per_round(self) -> int:
-        return len(self._models) * len(prompt_lengths(self._longest))
+    def measure(self, deadline: Deadline = NO_DEADLINE) -> PrefillLatency:
+        """Time prompts up to `MAX_ROUNDS` times, those in the checkpoint included.
 
-    def measure(self, rounds: int, deadline: Deadline = NO_DEADLINE) -> PrefillLatency:
-        """Time prompts, those in the checkpoint included.
-
-        Args:
-            rounds: samples of each length, at most `MAX_ROUNDS`.
-            deadline: after which no longer prompt and no further round is started.
+        After the deadline no longer prompt and no further round is started.
         """
-        for number in range(1, min(rounds, MAX_ROUNDS) + 1):
+        for number in range(1, min(self._recorder.most_samples, MAX_ROUNDS) + 1):
             for name in self._models:
                 self._time_model(name, number, deadline)
             if deadline.over():
@@ -88,8 +81,7 @@ class PrefillTimer:
             if works and deadline.over():
                 break
             works[length] = partial(decoder.start, self._tokens[:length])
-            if deadline.end_s < math.inf:
-                time_rounds(_kind(name), works, 1, self._recorder, lead=decode_other_sequence)
+            time_rounds(_kind(name), works, 1, self._recorder, lead=decode_other_sequence)
         time_rounds(_kind(name), works, rounds, self._recorder, lead=decode_other_sequence)
 
     def _decoder(self, name: str) -> Decoder:

@@ -9,10 +9,9 @@ from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.clock import Clock, Work, repeat_without_captures
 from treeopt.profiler.latency.disturbance import SampleFilter
+from treeopt.profiler.settings import MAX_SAMPLES
 from treeopt.records.timing_quality import interpolation_errors
 
-DENSE_TOKENS = 12
-"""Up to here every count is timed: chains that differ by one node are compared, and odd counts take longer."""
 SEED = 0
 
 Tick = Callable[[], object]
@@ -28,17 +27,10 @@ class Recorder:
     tick: Tick = lambda: None
     sample_filter: SampleFilter | None = None
     """Drops samples that other programs disturbed; by default all count."""
+    most_samples: int = MAX_SAMPLES
+    """Of every size."""
     generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(SEED))
     """Shuffles every round; shared by a whole run, so that orders do not repeat."""
-
-
-def first_points(max_tokens: int) -> list[int]:
-    """Return every count up to DENSE_TOKENS, then counts that grow by half.
-
-    >>> first_points(20)
-    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 20]
-    """
-    return sorted({*range(1, min(DENSE_TOKENS, max_tokens) + 1), *coarse_points(max_tokens)})
 
 
 def coarse_points(max_tokens: int) -> list[int]:

@@ -100,11 +100,6 @@ class StepTimer:
         self._by_rule = {rule: {step_key(rule, tree): tree for tree in self._trees} for rule in self._rules}
 
     @property
-    def min_undisturbed(self) -> int:
-        """The smallest number of undisturbed samples of any step."""
-        return self._filter.min_undisturbed(self._kind, [key for trees in self._by_rule.values() for key in trees])
-
-    @property
     def disturbed(self) -> set[int]:
         """The keys of steps with disturbed samples among the usable ones."""
         return self._filter.disturbed(self._kind) & {key for trees in self._by_rule.values() for key in trees}
@@ -115,32 +110,21 @@ class StepTimer:
         return min(map(self._min_samples, self._by_rule.values()))
 
     def sample(self, rounds: int, deadline: Deadline = NO_DEADLINE) -> None:
-        """Time every tree under every rule until it has `rounds` samples."""
-        self._time(rounds, self._checkpoint.samples(self._kind), deadline)
+        """Time every tree under every rule until it has `rounds` usable samples; after the deadline once more."""
+        start_block(self._checkpoint, self._kind)
+        self._time(rounds, self._filter.usable(self._kind), deadline)
         self._time_host()
-
-    def sample_again(self, rounds: int) -> None:
-        """Time every tree under every rule until it has `rounds` undisturbed samples."""
-        self._time(rounds, self._filter.undisturbed(self._kind))
 
     def repeat_disturbed(self, deadline: Deadline) -> None:
         """Time the steps with disturbed samples until enough of them are undisturbed, or to the deadline."""
         start_block(self._checkpoint, self._kind)
         self._time(PILOT_ROUNDS, self._filter.undisturbed(self._kind), deadline)
 
-    def coarse(self, rounds: int, deadline: Deadline) -> None:
-        """Time every tree under every rule a few times, or once after the deadline."""
-        start_block(self._checkpoint, self._kind)
-        for rule, trees in self._by_rule.items():
-            if self._min_samples(trees) < 1 or not deadline.over():
-                self._time_rule(rule, trees, rounds, deadline=deadline, first_calls=1)
-        self._time_host()
-
     def refine(self, deadline: Deadline, rounds: int) -> None:
         """Time the steps of the rule with the fewest samples until the deadline or for some rounds."""
         start_block(self._checkpoint, self._kind)
         rule = min(self._rules, key=lambda rule: self._min_samples(self._by_rule[rule]))
-        self._time_rule(rule, self._by_rule[rule], rounds, deadline=deadline)
+        self._time_rule(rule, self._by_rule[rule], rounds, deadline)
 
     def close(self) -> None:
         """Free the caches; the next timed step allocates them again."""
@@ -177,20 +161,20 @@ class StepTimer:
         samples = self._checkpoint.samples(self._kind)
         return min(len(samples.get(key, ())) for key in keys)
 
-    def _time(self, rounds: int, counted: Mapping[int, Sequence[float]], deadline: Deadline = NO_DEADLINE) -> None:
+    def _time(self, rounds: int, counted: Mapping[int, Sequence[float]], deadline: Deadline) -> None:
+        rounds = min(rounds, self._recorder.most_samples)
         for rule, trees in self._by_rule.items():
             missing = {key: tree for key, tree in trees.items() if len(counted.get(key, ())) < rounds}
             if missing:
-                self._time_rule(rule, missing, rounds, counted, deadline)
+                self._time_rule(rule, missing, rounds, deadline, counted)
 
     def _time_rule(
         self,
         rule: str,
         trees: Mapping[int, TokenTree],
         rounds: int,
+        deadline: Deadline,
         counted: Mapping[int, Sequence[float]] | None = None,
-        deadline: Deadline = NO_DEADLINE,
-        first_calls: int | None = None,
     ) -> None:
         steps = self._open(rule)
         works: dict[int, Work] = dict.fromkeys(trees, steps.step)
@@ -206,7 +190,7 @@ class StepTimer:
             prepare=lambda key: prepares[key](),
             counted=counted,
             deadline=deadline,
-            first_calls=first_calls,
+            first_calls=1,
         )
 
     def _allocate_plain(self) -> None:

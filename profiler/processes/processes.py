@@ -24,7 +24,7 @@ class Processes:
     """Whether this process measures what no other does."""
 
     def owns(self, number: int) -> bool:
-        """Return whether this process counts a prompt."""
+        """Return whether this process counts a prompt, or a group of prompts."""
         return number >= 0
 
     def gather(self, counted: Mapping[int, Numbers]) -> dict[int, Numbers]:

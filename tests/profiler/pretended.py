@@ -9,6 +9,7 @@ import torch
 from treeopt.profiler import Checkpoint, Measurement
 from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.latency.load import Load
+from treeopt.profiler.latency.point import PointTimer
 from treeopt.runtime.models.model import NO_STATES, Output, Outputs
 
 SLOWER = 9.0
@@ -123,6 +124,11 @@ def machine_and_pair(make_model, contexts, kind=Machine, **options):
     machine = kind(contexts, **options)
     models = (make_model(seed=1, max_positions=1024, name=name) for name in ("large", "small"))
     return machine, *(machine.run_on(model, name) for model, name in zip(models, ("verify", "draft"), strict=True))
+
+
+def measure_grid(grid, tick=lambda: None):
+    """Return the latencies at every operating point that fits into memory."""
+    return tuple(timer.latency() for timer in grid.time_points(PointTimer.measure, tick).values())
 
 
 def faults(latencies, verify: Seconds, draft: Seconds) -> list[tuple[object, ...]]:

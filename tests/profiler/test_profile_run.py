@@ -7,11 +7,12 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 
-from tests.profiler.pretended import FakeClock, interrupt, measure_profile, undated
+from tests.profiler.pretended import FakeClock, interrupt, measure_grid, measure_profile, undated
 from treeopt import __version__
 from treeopt.errors import InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.profiler import Checkpoint, Measurement, MonotonicClock, RecordSize, Settings, profile_run
-from treeopt.profiler.acceptance import per_prompt
+from treeopt.profiler.acceptance import incremental, per_prompt
+from treeopt.profiler.acceptance.incremental import random_groups
 from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
@@ -85,7 +86,7 @@ class TestProfile:
             target, draft, [[1, 2, 3], [4]], settings, clock=FakeClock(), checkpoint=Checkpoint(None, "")
         )
         monkeypatch.setattr(target, "forward", record_lengths)
-        (latency,) = measurement._latency_grid.measure(lambda: None)
+        (latency,) = measure_grid(measurement._latency_grid)
         assert min(lengths) == 63  # a step's root is fed again
         assert 64 in lengths
         assert max(lengths) <= 128
@@ -109,7 +110,7 @@ class TestResuming:
     def test_resumed_acceptance_generates_only_what_is_missing(self, target, draft, prompts, tmp_path, monkeypatch):
         settings = replace(SETTINGS, samplings=(Sampling(0.8),))
         whole = measure_profile(target, draft, prompts, settings)
-        calls, path = interrupt(monkeypatch, per_prompt, "continue_prompts", 2), tmp_path / "checkpoint"
+        calls, path = interrupt(monkeypatch, per_prompt, "continue_prompts", 1), tmp_path / "checkpoint"
         with pytest.raises(KeyboardInterrupt):
             measure_profile(target, draft, prompts, settings, checkpoint=Checkpoint(path, "h"))
         resumed = measure_profile(
@@ -120,7 +121,8 @@ class TestResuming:
             clock=FakeClock(lambda: pytest.fail("timed again")),
             checkpoint=Checkpoint(path, "h", resume=True),
         )
-        assert [prompt for _, _, _, (prompt,), _ in calls] == [*prompts[:3], *prompts[2:]]
+        first, second = ([prompts[number] for number in group] for group in random_groups(len(prompts)))
+        assert [counted for _, _, _, counted, _ in calls] == [first, second, second]
         assert undated(resumed) == undated(whole)
 
 
@@ -135,6 +137,7 @@ def test_caches_of_finished_decoders_are_freed_at_once(target, draft, prompts, m
         return caches
 
     monkeypatch.setattr(target, "new_caches", counted_caches)
+    monkeypatch.setattr(incremental, "GROUP_PROMPTS", 1)
     settings = replace(
         SETTINGS, samplings=(Sampling(0.8),), rules=("sequoia", "traversal"), context_tokens=(20, 40), positions=20
     )

@@ -261,7 +261,7 @@ def test_resumed_profile_equals_a_whole_one(tmp_path, monkeypatch):
     settings = replace(SETTINGS, samplings=(Sampling(1.0), GREEDY))
     draft = right_until(125)
     whole = measure(draft, settings=settings)
-    interrupt(monkeypatch, per_prompt, "continue_prompts", 9)
+    interrupt(monkeypatch, per_prompt, "continue_prompts", 2)
     with pytest.raises(KeyboardInterrupt):
         measure(draft, settings=settings, checkpoint=Checkpoint(tmp_path / "j", "h"))
     resumed = measure(draft, settings=settings, checkpoint=Checkpoint(tmp_path / "j", "h", resume=True))

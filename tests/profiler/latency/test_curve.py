@@ -11,25 +11,28 @@ from tests.profiler.pretended import FakeClock
 from tests.support.drawn import examples
 from treeopt.profiler import Checkpoint
 from treeopt.profiler.budget import NO_DEADLINE
-from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
-from treeopt.profiler.latency.rounds import Recorder, first_points
-from treeopt.records.timing_quality import interpolation_errors
+from treeopt.profiler.latency import curve as curve_module
+from treeopt.profiler.latency.curve import PILOT_ROUNDS, SMALL_COUNTS, LatencyCurve, Passes
+from treeopt.profiler.latency.rounds import Recorder, coarse_points
 
 MOST = 200
+FIRST = sorted({*SMALL_COUNTS, *coarse_points(MOST)})
 
 
-def make_curve(seconds, checkpoint=None, most=MOST):
+def make_curve(seconds, checkpoint=None, most=MOST, rounds=1):
     """Return a curve of passes that take `seconds(tokens)`, and the list of timed counts."""
     timed = []
     clock = FakeClock(lambda: seconds(timed[-1]))
-    recorder = Recorder(clock, checkpoint or Checkpoint(None, ""))
+    recorder = Recorder(clock, checkpoint or Checkpoint(None, ""), most_samples=rounds)
     return LatencyCurve("verify", lambda: Passes(lambda tokens: lambda: timed.append(tokens)), most, recorder), timed
 
 
-def bend(curve, times, rounds=1, **least):
-    curve.pilot(rounds)
-    while curve.added < times and curve.bend(rounds, **least):
-        pass
+def bend(curve, times):
+    """Time the first counts of a curve, and add up to `times` where it bends."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curve_module, "EXTRA_COUNTS", times)
+        curve.coarse(MOST, NO_DEADLINE)
+        curve.add_counts(NO_DEADLINE)
     return curve
 
 
@@ -64,7 +67,7 @@ class TestBend:
         table = bend(make_curve(staircase(edges))[0], 14 * len(edges)).table()
         for edge in edges:
             assert {edge, edge + 1} <= set(table.tokens.tolist())
-        added = np.setdiff1d(bend(make_curve(staircase((64,)))[0], 8).table().tokens, first_points(MOST))
+        added = np.setdiff1d(bend(make_curve(staircase((64,)))[0], 8).table().tokens, FIRST)
         assert np.sum(np.abs(added - 64) <= 16) >= 5
 
     def test_kinks_are_reproduced(self):
@@ -76,18 +79,14 @@ class TestBend:
         assert errors[1] < 0.03
         assert errors[2] < 1e-12
 
-    def test_adding_ends_when_interpolation_is_exact_enough(self):
-        assert bend(make_curve(lambda tokens: 1.0 + 0.5 * tokens)[0], 9, least_error=0.01).added == 0
-        curve = bend(make_curve(staircase((64, 128)))[0], 10_000, least_error=0.01)
-        table = curve.table()
-        assert 0 < curve.added < 60
-        assert interpolation_errors(table.tokens.tolist(), table.medians_s.tolist()).max() < 0.01
-        everywhere = np.arange(1, MOST + 1)
-        truth = [staircase((64, 128))(count) for count in everywhere.tolist()]
-        np.testing.assert_allclose(table.seconds(everywhere), truth, rtol=0.01)
+    def test_refining_adds_a_count_unless_interpolation_is_exact_enough(self):
+        for seconds, added in ((lambda tokens: 1.0 + 0.5 * tokens, 0), (staircase((64,)), 1)):
+            curve = bend(make_curve(seconds)[0], 0)
+            curve.refine({64}, NO_DEADLINE, 1)
+            assert len(curve.table().tokens) - len(FIRST) == added
 
     def test_every_count_can_be_added(self):
-        curve = bend(make_curve(lambda tokens: 1.0 + tokens % 2, most=30)[0], 30, rounds=2)
+        curve = bend(make_curve(lambda tokens: 1.0 + tokens % 2, most=30, rounds=2)[0], 30)
         assert curve.table().tokens.tolist() == list(range(1, 31))
 
 
@@ -95,7 +94,7 @@ class TestRefinement:
     @pytest.mark.parametrize("counts", [{9, 11}, {9}, {150}, {190, 199}])
     def test_counts_that_are_added_while_the_machine_is_fast_are_not_faster(self, counts):
         slowdown = 2.0
-        curve, _ = make_curve(lambda tokens: slowdown * (1.0 + 0.01 * tokens))
+        curve, _ = make_curve(lambda tokens: slowdown * (1.0 + 0.01 * tokens), rounds=9)
         curve.coarse(8, NO_DEADLINE)
         slowdown = 1.0
         for _ in range(2):
@@ -108,18 +107,18 @@ class TestRefinement:
 class TestRounds:
     @pytest.mark.parametrize("rounds", [1, PILOT_ROUNDS, 9])
     def test_every_count_has_all_rounds(self, rounds):
-        curve, timed = make_curve(with_kinks)
-        bend(curve, 5, rounds).sample(rounds)
+        curve, timed = make_curve(with_kinks, rounds=rounds)
+        bend(curve, 5).sample(rounds)
         tokens, tries = curve.table().tokens.tolist(), 1  # each is tried before it is timed
-        assert len(tokens) == len(first_points(MOST)) + 5
+        assert len(tokens) == len(FIRST) + 5
         assert {len(timing.samples_s) for timing in curve.table().timings} == {rounds}
         assert Counter(timed) == dict.fromkeys(tokens, rounds + tries)
 
     @pytest.mark.parametrize("stop_after", [2, 52, 100])
     def test_resumed_curve_times_only_what_is_missing(self, tmp_path, stop_after):
         def measure(seconds, checkpoint=None):
-            curve, _ = make_curve(lambda tokens: calls.append(tokens) or seconds(tokens), checkpoint)
-            bend(curve, 5, 7).sample(7)
+            curve, _ = make_curve(lambda tokens: calls.append(tokens) or seconds(tokens), checkpoint, rounds=7)
+            bend(curve, 5).sample(7)
             return curve.table()
 
         def interrupt(tokens):

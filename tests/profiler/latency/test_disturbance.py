@@ -14,6 +14,7 @@ from tests.profiler.pretended import (
     draft_s,
     faults,
     machine_and_pair,
+    measure_grid,
     verify_s,
 )
 from treeopt.errors import TreeoptError
@@ -46,7 +47,7 @@ def measure(make_model, busy, settings=SETTINGS, *, checkpoint=None, read_load=T
     checkpoint = checkpoint or Checkpoint(None, "")
     load = (lambda: machine) if read_load else None
     grid = LatencyGrid(target, draft, [1, 2], settings, Recorder(machine, checkpoint), load=load)
-    (latency,) = grid.measure(lambda: None)
+    (latency,) = measure_grid(grid)
     return machine, latency, checkpoint
 
 
@@ -207,9 +208,6 @@ class TestCheckpoint:
         sample_filter = SampleFilter(checkpoint, threads=2, enough=enough)
         assert sample_filter.usable("verify") == usable
         assert sample_filter.undisturbed("verify") == {1: [1.0, 3.0], 4: [12.0]}
-        assert sample_filter.min_undisturbed("verify", [1, 4]) == 1
-        assert sample_filter.min_undisturbed("verify", [1, 7]) == 0
-        assert sample_filter.count_undisturbed(["verify"]) == 0  # the load of the others is unknown
         disturbed = 0 if enough == 1 else 2
         assert sample_filter.interference(["verify"]) == Interference(
             calls=0.5, samples=disturbed / sum(map(len, usable.values())), processors=1.0

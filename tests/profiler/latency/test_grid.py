@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.profiler.pretended import FakeClock, draft_s, faults, machine_and_pair, verify_s
+from tests.profiler.pretended import FakeClock, draft_s, faults, machine_and_pair, measure_grid, verify_s
 from treeopt.errors import OutOfMemoryError, TreeoptError
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.clock import WarmUp
@@ -28,7 +28,7 @@ def measure(make_model, settings=SETTINGS, checkpoint=None, change=lambda _: Non
     change((machine, target, draft))
     checkpoint = checkpoint or Checkpoint(None, "")
     grid = LatencyGrid(target, draft, [1, 2, 3], settings, Recorder(machine, checkpoint))
-    return machine, grid.measure(lambda: None)
+    return machine, measure_grid(grid)
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +45,6 @@ class TestLatencies:
         tokens = latencies[0].verify.tokens.tolist()  # counts were added next to steps of the curve
         assert {64, 128} <= set(tokens)
         assert min(min(count for count in tokens if count > edge) - edge for edge in (64, 128)) <= 4
-
-    @pytest.mark.parametrize("with_draft", [True, False])
-    def test_number_of_calls_is_known_before(self, make_model, with_draft):
-        machine, target, draft = machine_and_pair(make_model, CONTEXTS)
-        sampled = {"rules": ("sequoia", "target"), "samplings": (Sampling(0.8), GREEDY)}
-        settings, ticks = replace(SMALL, max_tokens=8, batch_sizes=(1,), **sampled), []
-        draft = draft if with_draft else None
-        grid = LatencyGrid(target, draft, [1, 2, 3], settings, Recorder(machine, Checkpoint(None, "")))
-        calls = grid.calls
-        grid.measure(lambda: ticks.append(1))
-        assert len(ticks) == calls
 
     def test_exchanged_contexts_and_an_extra_step_are_found(self, make_model, latencies):
         """Negative control."""
@@ -197,8 +186,8 @@ class TestMemory:
             rounds=7,
         )
         checkpoint, clock = Checkpoint(None, ""), FakeClock(lambda: 1e-3, WarmUp())
-        LatencyGrid(*pair, [1, 2], settings, Recorder(clock, checkpoint)).measure(lambda: None)
-        PrefillTimer(*pair, [1, 2], 40, Recorder(clock, checkpoint)).measure(3)
+        measure_grid(LatencyGrid(*pair, [1, 2], settings, Recorder(clock, checkpoint)))
+        PrefillTimer(*pair, [1, 2], 40, Recorder(clock, checkpoint)).measure()
         assert most == {"large": 2 * batch, "small": batch}
 
     def test_batch_that_does_not_fit_is_refused_before_anything_is_timed(self, make_model, monkeypatch):
@@ -207,7 +196,7 @@ class TestMemory:
         grid = LatencyGrid(*pair, [1], settings, Recorder(machine, Checkpoint(None, "")))
         monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 5e6)
         with pytest.raises(OutOfMemoryError, match=r"batch_size: expected at most \d+, because each sequence takes"):
-            grid.measure(lambda: None)
+            measure_grid(grid)
         assert machine.timed == 0
 
     def test_other_errors_are_raised(self, make_model):

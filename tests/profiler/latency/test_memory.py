@@ -7,9 +7,10 @@ import torch
 
 from tests.profiler.pretended import FakeClock
 from treeopt.profiler import Checkpoint
-from treeopt.profiler.latency.curve import LIMIT, LatencyCurve, Passes
+from treeopt.profiler.budget import NO_DEADLINE
+from treeopt.profiler.latency.curve import LIMIT, SMALL_COUNTS, LatencyCurve, Passes
 from treeopt.profiler.latency.memory import is_out_of_memory
-from treeopt.profiler.latency.rounds import Recorder, first_points
+from treeopt.profiler.latency.rounds import Recorder, coarse_points
 
 ROUNDS, MOST, KIND = 4, 128, "verify 8x1 greedy"
 
@@ -53,12 +54,11 @@ class Machine:
 
         return work
 
-    def measure(self, checkpoint, extra=6):
+    def measure(self, checkpoint):
         clock = FakeClock(lambda: 1.0 + self.calls % 3)
         curve = LatencyCurve(KIND, lambda: Passes(self.make_work), MOST, Recorder(clock, checkpoint))
-        curve.pilot(ROUNDS)
-        while curve.added < extra and curve.bend(ROUNDS):
-            pass
+        curve.coarse(MOST, NO_DEADLINE)
+        curve.add_counts(NO_DEADLINE)
         curve.sample(ROUNDS)
         return curve
 
@@ -69,7 +69,7 @@ def test_smaller_counts_keep_all_samples_and_larger_ones_are_not_tried(in_call, 
     curve = machine.measure(checkpoint)
     table = curve.table()
     assert table.max_tokens == 32
-    assert set(first_points(32)) <= set(table.tokens.tolist())
+    assert {*SMALL_COUNTS, *coarse_points(32)} <= set(table.tokens.tolist())
     assert {len(timing.samples_s) for timing in table.timings} == {ROUNDS}
     assert (machine.tried.count(48), max(machine.tried), curve.limit_tokens) == (1, 48, 48)
     assert [entry.key for entry in checkpoint.entries(LIMIT + KIND)] == [48]
@@ -81,7 +81,7 @@ def test_smaller_counts_keep_all_samples_and_larger_ones_are_not_tried(in_call, 
 
 
 def test_memory_that_runs_out_later_ends_the_largest_counts():
-    table = Machine(100, in_call=True, late=56).measure(Checkpoint(None, ""), extra=0).table()  # in the last round
+    table = Machine(100, in_call=True, late=56).measure(Checkpoint(None, "")).table()  # in the last round
     assert table.max_tokens == 96
     assert {len(timing.samples_s) for timing in table.timings} == {ROUNDS}
 
@@ -105,7 +105,7 @@ class Activations:
     """What a pass allocates; weakly referenced to see when it is freed."""
 
 
-@pytest.mark.parametrize("late", [0, 60])  # in the first attempt, in the rounds
+@pytest.mark.parametrize("late", [0, 56])  # in the first attempt, in the rounds
 def test_failed_pass_is_freed_before_memory_is_released_and_passes_continue(monkeypatch, late):
     allocated, alive, calls = [], [], [0]
 
@@ -125,7 +125,7 @@ def test_failed_pass_is_freed_before_memory_is_released_and_passes_continue(monk
         lambda: alive.extend(reference() for reference in allocated),
     )
     curve = LatencyCurve(KIND, lambda: Passes(make_work), MOST, Recorder(FakeClock(), Checkpoint(None, "")))
-    curve.pilot(ROUNDS)
+    curve.coarse(MOST, NO_DEADLINE)
     curve.sample(ROUNDS)
     assert len(allocated) == 1
     assert alive

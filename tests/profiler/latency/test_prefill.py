@@ -36,8 +36,8 @@ def clock(monkeypatch):
 
 
 def measure(target, draft, clock, *, longest=100, checkpoint=None, rounds=25, **options):
-    recorder = Recorder(clock, checkpoint or Checkpoint(None, ""))
-    return PrefillTimer(target, draft, [3, 1, 4], longest, recorder).measure(rounds, **options)
+    recorder = Recorder(clock, checkpoint or Checkpoint(None, ""), most_samples=rounds)
+    return PrefillTimer(target, draft, [3, 1, 4], longest, recorder).measure(**options)
 
 
 def test_each_model_has_its_own_seconds(target, draft, clock):

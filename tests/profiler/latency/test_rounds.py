@@ -14,7 +14,7 @@ from tests.support import recorded
 from tests.support.drawn import examples
 from treeopt.profiler import Checkpoint, MonotonicClock, clock_for
 from treeopt.profiler.clock import MOST_REPEATS, WarmUp, repeat_without_captures
-from treeopt.profiler.latency.rounds import Recorder, first_points, next_point, time_rounds
+from treeopt.profiler.latency.rounds import Recorder, coarse_points, next_point, time_rounds
 from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.runner import GraphPool, Runner
 
@@ -155,8 +155,8 @@ class TestGraphs:
 
 class TestPoints:
     @given(st.integers(1, 5000))
-    def test_first_points_grow_by_half_at_most(self, most):
-        points = np.array(first_points(most))
+    def test_points_grow_by_half_at_most(self, most):
+        points = np.array(coarse_points(most))
         assert (points[0], points[-1]) == (1, most)
         assert np.all(np.diff(points) > 0)
         assert np.all(points[1:] <= np.maximum(2 * points[:-1], 2))

@@ -22,6 +22,7 @@ from tests.support.slow import slow
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance import per_prompt
+from treeopt.profiler.acceptance.incremental import random_groups
 from treeopt.profiler.processes.distributed import local_device, processes_for
 from treeopt.profiler.processes.processes import Processes
 from treeopt.records.profile import Profile
@@ -34,7 +35,7 @@ SETTINGS = Settings(
     context_tokens=(20,),
     max_tokens=4,
     rounds=1,
-    positions=48,
+    positions=8 * 18,
     depth=2,
     branching=2,
 )
@@ -89,8 +90,8 @@ def call_on_first(processes):
     return [processes.run_on_first(lambda: calls.append(1) or processes.rank + 40), len(calls)]
 
 
-def end_after_one_prompt(reason, checkpoint_path):
-    """End this process once it has counted a prompt and others have too."""
+def end_after_one_group(reason, checkpoint_path):
+    """End this process once it has counted a group of prompts and others have too."""
     continue_prompts, counted = per_prompt.continue_prompts, []
 
     def end_then(*arguments):
@@ -149,7 +150,7 @@ def main(folder, task):
                 return
             reason, rank = task.split("-")
             if processes.rank == int(rank):
-                end_after_one_prompt(reason, path)
+                end_after_one_group(reason, path)
             measure(case, open_checkpoint(path, processes=processes), processes=processes)
     except TreeoptError as error:
         print(f"Error of {processes.rank}: {error}", file=sys.stderr, flush=True)
@@ -202,7 +203,7 @@ def run_under_torchrun(folder, task, case, count=2):
 
 @pytest.fixture(scope="module")
 def case(target, draft, prompts):
-    return target, draft, prompts
+    return target, draft, prompts * 3
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +254,8 @@ def test_all_processes_end_with_one_and_name_it_and_one_process_resumes(
     assert files == [path, Path(f"{path}.1")]
     assert all('"acceptance on' in file.read_text() for file in files)
     resumed = open_checkpoint(path, resume=True)
-    assert {entry.key for entry in resumed.entries("acceptance on 8 positions")} >= {0, 1}
+    counted = {entry.key for entry in resumed.entries("acceptance on 8 positions")}
+    assert counted >= {number for group in random_groups(18)[:2] for number in group}
     assert save(measure(case, resumed), tmp_path / "profile.yaml") == whole
 
 
