@@ -108,7 +108,6 @@ class Measurement:
         self._contexts = settings.acceptance_contexts
         self.budget = budget or Budget(settings.time_budget_s or math.inf, checkpoint)
         self._plan = certainty
-        self._hidden: bool | None = None  # progress bars; None hides them where standard error is not a terminal
         self.certainty: Certainty | None = None
         """That of the least certain plan; None if nothing was planned."""
         self.choice_confidence: float | None = None
@@ -122,20 +121,19 @@ class Measurement:
         acceptances: tuple[MeasuredAcceptance, ...] | None = None,
         show_progress: bool = True,
     ) -> Profile:
-        """Return the profile, measuring what the checkpoint lacks; bars go to standard error.
+        """Return the profile, measuring what the checkpoint lacks; a progress bar goes to standard error.
 
         Args:
             latencies: measured elsewhere.
             acceptances: measured elsewhere.
-            show_progress: whether bars are drawn.
+            show_progress: whether the bar is drawn; never where standard error is not a terminal.
 
         Raises TreeoptError naming a model whose logits are not finite, usually before anything is timed.
         """
         for model, role in ((self._target, "target"), (self._draft, "draft model")):
             if model is not None:
                 check_logits(model, role, logits_after(model, self._prompts[0][: model.config.max_positions]))
-        self._hidden = None if show_progress else True
-        with freeze_existing_objects(), self._progress() as tick:
+        with freeze_existing_objects(), self._progress(hidden=None if show_progress else True) as tick:
             return self._measure(latencies, acceptances, tick)
 
     def _measure(
@@ -181,16 +179,14 @@ class Measurement:
         if self._drafters:
             with budget.spending("drafters"):
                 positions = levels[-1] if counted is None or self._contexts else counted.positions
-                profile = self._measure_drafters(profile, positions, budget.deadline)
+                profile = self._measure_drafters(profile, positions, tick)
         return profile
 
     @contextmanager
-    def _progress(self) -> Iterator[Callable[..., object]]:
+    def _progress(self, *, hidden: bool | None) -> Iterator[Callable[..., object]]:
         """Show a bar of the time budget, or without one a count of calls and sequences; yield what moves it."""
         seconds = None if self._is_fixed else round(self.budget.seconds)
-        with tqdm(
-            total=seconds, desc="measuring ", unit="call" if self._is_fixed else "s", disable=self._hidden
-        ) as bar:
+        with tqdm(total=seconds, desc="measuring ", unit="call" if self._is_fixed else "s", disable=hidden) as bar:
 
             def tick(probability: float | None = None) -> None:
                 bar.update(1 if seconds is None else min(seconds, round(seconds - self.budget.left_s)) - bar.n)
@@ -300,7 +296,7 @@ class Measurement:
             acceptances += counter.measure_on_trees(profile, numbers, positions, self._fastest_tree, tick)
         return tuple(acceptances)
 
-    def _measure_drafters(self, profile: Profile, positions: int, deadline: Deadline) -> Profile:
+    def _measure_drafters(self, profile: Profile, positions: int, tick: Tick) -> Profile:
         measurement = DrafterMeasurement(
             drafters=self._drafters,
             profile=profile,
@@ -308,10 +304,9 @@ class Measurement:
             tokens=self._tokens,
             settings=self._settings,
             positions=positions,
-            recorder=self._recorder,
-            deadline=deadline,
+            recorder=replace(self._recorder, tick=tick),
+            deadline=self.budget.deadline,
             categories=self._categories,
-            hidden=self._hidden,
         )
         return measurement.measure(None if self._is_fixed else self._is_choice_certain)
 

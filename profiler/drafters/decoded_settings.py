@@ -1,6 +1,6 @@
 """Measuring one drafter with trees of its own: all prompts are decoded with the settings that are fast on a few."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -71,8 +71,6 @@ class SettingsMeasurement:
     categories: Sequence[str]
     """One for each prompt, `""` for none."""
     recorder: Recorder
-    expect_ticks: Callable[[int], None]
-    """Announces ticks of the recorder to the progress bar."""
 
     def select(self, points: Sequence[DecodingPoint], deadline: Deadline = NO_DEADLINE) -> list[Candidates]:
         """Return the settings to decode with, the same at all of some operating points."""
@@ -138,7 +136,6 @@ class SettingsMeasurement:
             lookups = [lookup for lookup in parameters if isinstance(lookup, PromptLookupSetting)]
             replays = replay_lookups(lookups, sequences, self.categories)
         else:
-            self.expect_ticks(len(sequences.tokens))
             needed = count_needed_tokens(self.drafter, sequences, self._max_tokens, self.recorder, deadline)
             budgets = [setting.value("budget") for setting in settings]
             replays = replay_budgets(budgets, needed, self.drafter.heads, self.categories)
@@ -187,7 +184,6 @@ class SettingsMeasurement:
             )
             for setting in settings
         }
-        self.expect_ticks(len(decoders) * len(prompt_set.prompts))
         sequence_s = deadline.left_s / (at_least * len(decoders))
         positions = limit_positions(self.profile, prompt_set.positions, sequence_s)
         decodes = decode_prompts(decoders, prompt_set.prompts, positions, self.recorder, deadline, at_least)

@@ -2,11 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
-from typing import NoReturn, TypeAlias
-
-from tqdm import tqdm
 
 from treeopt.profiler.acceptance.contexts import DecodingPoint, PromptSource
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
@@ -34,7 +30,6 @@ TRIAL_SHARE = 1 / 3
 """Fraction of the time for a drafter with trees of its own that finding its fastest settings may take."""
 COUNTED_ALONG_SEQUENCES = (*STATIC_TREE_DRAFTERS, *REPLAYED)
 """Drafters whose tokens per step need no decoding of their own."""
-Bar: TypeAlias = "tqdm[NoReturn]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +51,6 @@ class DrafterMeasurement:
     """Of all drafters together."""
     categories: Sequence[str] = ()
     """One for each prompt, `""` for none."""
-    hidden: bool | None = None
-    """Whether progress bars are hidden; None hides them where standard error is not a terminal."""
 
     def measure(self, is_certain: Callable[[Profile], bool] | None = None) -> Profile:
         """Return the profile with the drafters in it; what the checkpoint contains is not measured again.
@@ -86,26 +79,22 @@ class DrafterMeasurement:
     def _generate(self, target: LanguageModel) -> dict[str, PlainSequences]:
         """Return what the target generates at every operating point, by its name, on as many prompts as time permits."""
         generated = {}
-        with tqdm(desc="sequences ", unit="sequence", disable=self.hidden) as bar:
-            for point, part in self.deadline.part(GENERATION_SHARE).split(self._points):
-                prompt_set = point.prompt_set(self.positions)
-                _extend_bar(bar, len(prompt_set.prompts))
-                positions = limit_positions(self.profile, prompt_set.positions, part.left_s / 2)
-                prompt_set = prompt_set._replace(positions=positions)
-                checkpoint = self.recorder.checkpoint
-                generated[point.name] = generate_sequences(target, point, prompt_set, checkpoint, part, bar.update)
-                release_memory()  # decoders refer to themselves, so their caches outlive them
+        for point, part in self.deadline.part(GENERATION_SHARE).split(self._points):
+            prompt_set = point.prompt_set(self.positions)
+            positions = limit_positions(self.profile, prompt_set.positions, part.left_s / 2)
+            prompt_set = prompt_set._replace(positions=positions)
+            checkpoint, tick = self.recorder.checkpoint, self.recorder.tick
+            generated[point.name] = generate_sequences(target, point, prompt_set, checkpoint, part, tick)
+            release_memory()  # decoders refer to themselves, so their caches outlive them
         return generated
 
     def _time_drafters(self) -> dict[str, tuple[DrafterLatency, ...]]:
         latencies = {}
-        with tqdm(desc="drafting  ", unit="call", disable=self.hidden) as bar:
-            for number, drafter in enumerate(self.drafters):
-                if drafter.name in STATIC_TREE_DRAFTERS:
-                    share = self.deadline.part(LATENCY_SHARE / (len(self.drafters) - number))
-                    recorder = replace(self.recorder, tick=bar.update)
-                    timer = DrafterTimer(drafter, self.tokens, self.settings, recorder)
-                    latencies[drafter.label] = timer.measure(self.profile.latencies, share)
+        for number, drafter in enumerate(self.drafters):
+            if drafter.name in STATIC_TREE_DRAFTERS:
+                share = self.deadline.part(LATENCY_SHARE / (len(self.drafters) - number))
+                timer = DrafterTimer(drafter, self.tokens, self.settings, self.recorder)
+                latencies[drafter.label] = timer.measure(self.profile.latencies, share)
         return latencies
 
     def _select_settings(self, generated: Mapping[str, PlainSequences]) -> dict[str, list[Candidates]]:
@@ -115,11 +104,10 @@ class DrafterMeasurement:
             return {}
         deadline = self.deadline.part(TRIAL_SHARE * len(own_trees) / len(self.drafters))
         selected: dict[str, list[Candidates]] = {}
-        with tqdm(desc="settings  ", unit="sequence", disable=self.hidden) as bar:
-            for (drafter, sampling), part in deadline.split(list(product(own_trees, self.settings.samplings))):
-                points = [point for point in self._points if point.sampling == sampling]
-                measurement = self._settings_measurement(drafter, generated, bar)
-                selected.setdefault(drafter.label, []).extend(measurement.select(points, part))
+        for (drafter, sampling), part in deadline.split(list(product(own_trees, self.settings.samplings))):
+            points = [point for point in self._points if point.sampling == sampling]
+            measurement = self._settings_measurement(drafter, generated)
+            selected.setdefault(drafter.label, []).extend(measurement.select(points, part))
         return selected
 
     def _measure_on_prompts(
@@ -134,15 +122,17 @@ class DrafterMeasurement:
         for drafter, deadline in self.deadline.split(self.drafters):
             trees: tuple[MeasuredTrees, ...] = ()
             decodes: tuple[MeasuredSettings, ...] = ()
-            with tqdm(desc=f"{drafter.label:<10}", unit="sequence", disable=self.hidden) as bar:
-                if drafter.name in STATIC_TREE_DRAFTERS:
-                    trees = self._measure_trees(drafter, generated, deadline, bar)
-                else:
-                    measurement = self._settings_measurement(drafter, generated, bar)
-                    decodes = tuple(
-                        measurement.decode(candidates, prompts, part)
-                        for candidates, part in deadline.split(selected[drafter.label])
-                    )
+            if drafter.name in STATIC_TREE_DRAFTERS:
+                trees = tuple(
+                    measure_trees(drafter, sequences, self.settings, self.recorder, part, self.categories)
+                    for sequences, part in deadline.split(list(generated.values()))
+                )
+            else:
+                measurement = self._settings_measurement(drafter, generated)
+                decodes = tuple(
+                    measurement.decode(candidates, prompts, part)
+                    for candidates, part in deadline.split(selected[drafter.label])
+                )
             measured.append(
                 MeasuredDrafter(
                     setting=drafter.setting,
@@ -153,18 +143,8 @@ class DrafterMeasurement:
             )
         return tuple(measured)
 
-    def _measure_trees(
-        self, drafter: LoadedDrafter, generated: Mapping[str, PlainSequences], deadline: Deadline, bar: Bar
-    ) -> tuple[MeasuredTrees, ...]:
-        recorder = replace(self.recorder, tick=bar.update)
-        measured = []
-        for sequences, part in deadline.split(list(generated.values())):
-            _extend_bar(bar, len(sequences.tokens))
-            measured.append(measure_trees(drafter, sequences, self.settings, recorder, part, self.categories))
-        return tuple(measured)
-
     def _settings_measurement(
-        self, drafter: LoadedDrafter, generated: Mapping[str, PlainSequences], bar: Bar
+        self, drafter: LoadedDrafter, generated: Mapping[str, PlainSequences]
     ) -> SettingsMeasurement:
         return SettingsMeasurement(
             drafter=drafter,
@@ -172,11 +152,5 @@ class DrafterMeasurement:
             generated=generated,
             positions=self.positions,
             categories=self.categories,
-            recorder=replace(self.recorder, tick=bar.update),
-            expect_ticks=partial(_extend_bar, bar),
+            recorder=self.recorder,
         )
-
-
-def _extend_bar(bar: Bar, steps: int) -> None:
-    bar.total = (bar.total or 0) + steps
-    bar.refresh()

@@ -59,7 +59,6 @@ def _measure(loaded: LoadedDrafter, inputs: Inputs) -> MeasuredDrafter:
         ),
         positions=positions,
         recorder=Recorder(clock_for(loaded.target.device), Checkpoint(None, "")),
-        hidden=True,
     )
     (drafter,) = measurement.measure().drafters
     return drafter
