@@ -25,7 +25,7 @@ from treeopt.profiler.latency.load import CpuLoadReader
 from treeopt.profiler.latency.memory import freeze_existing_objects
 from treeopt.profiler.latency.passes import TimedPoint
 from treeopt.profiler.latency.point import PointTimer
-from treeopt.profiler.latency.prefill import PrefillTimer
+from treeopt.profiler.latency.prefill import measure_prefill
 from treeopt.profiler.latency.rounds import Recorder, Tick
 from treeopt.profiler.limits import check_measurable, room_tokens
 from treeopt.profiler.machine import describe_machine
@@ -151,8 +151,7 @@ class Measurement:
             latencies = self._processes.run_on_first(lambda: self._measure_latencies(timers, deadline, tick))
             self._leave_out_contexts({latency.context_tokens for latency in latencies})
             with budget.spending("prefill"):
-                prefill_timer = self._prefill_timer(tick)
-                prefill = self._processes.run_on_first(lambda: prefill_timer.measure(deadline.part(PREFILL_SHARE)))
+                prefill = self._processes.run_on_first(lambda: self._measure_prefill(deadline, tick))
             self._drop_long_contexts(latencies, deadline)
         counted, levels = None, self._position_levels
         if self._draft is not None and not acceptances:
@@ -316,10 +315,11 @@ class Measurement:
         self.choice_confidence = min(choice_confidence(drafter_choices(profile, request)) for request in requests)
         return self.choice_confidence >= CERTAIN
 
-    def _prefill_timer(self, tick: Tick) -> PrefillTimer:
+    def _measure_prefill(self, deadline: Deadline, tick: Tick) -> PrefillLatency:
         contexts = self._contexts or self._settings.context_tokens
         longest = max(*contexts, *map(len, self._prompts))
-        return PrefillTimer(self._target, self._draft, self._tokens, longest, replace(self._recorder, tick=tick))
+        recorder = replace(self._recorder, tick=tick, most_samples=self._settings.most_samples)
+        return measure_prefill(self._target, self._draft, self._tokens, longest, recorder, deadline.part(PREFILL_SHARE))
 
     def _prompt_sources(self, positions: int) -> list[PromptSource]:
         if not self._contexts:

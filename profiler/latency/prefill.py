@@ -31,65 +31,63 @@ def prompt_lengths(longest: int) -> list[int]:
     return [length for length in doubled if length < longest] + [longest]
 
 
-class PrefillTimer:
-    """Times the prefill of prompts of several lengths.
+def measure_prefill(
+    target: LanguageModel,
+    draft: LanguageModel | None,
+    tokens: Sequence[int],
+    longest: int,
+    recorder: Recorder,
+    deadline: Deadline = NO_DEADLINE,
+) -> PrefillLatency:
+    """Time the prefill of prompts of several lengths up to `MAX_ROUNDS` times, those in the checkpoint included.
 
     Args:
-        target, draft: the models; None for a target alone.
+        target: the model that verifies.
+        draft: the draft model; None for a target alone.
         tokens: token ids that prompts are made of.
         longest: tokens of the longest prompt, at most what the models support.
         recorder: times the calls.
+        deadline: after which no longer prompt and no further round is started.
     """
+    models: dict[str, LanguageModel] = {"target": target} | ({} if draft is None else {"draft": draft})
+    prompt = np.resize(np.asarray(tokens), min(longest, max_sequence_tokens(target, draft))).tolist()
+    for rounds in range(1, min(recorder.most_samples, MAX_ROUNDS) + 1):
+        for name, model in models.items():
+            _time_model(name, model, target, prompt, rounds, recorder, deadline)
+        if deadline.over():
+            break
+    samples = {name: recorder.checkpoint.samples(_kind(name)) for name in models}
+    return PrefillLatency(
+        **{name: LatencyTable(list(times), list(map(Timing, times.values()))) for name, times in samples.items()}
+    )
 
-    def __init__(
-        self,
-        target: LanguageModel,
-        draft: LanguageModel | None,
-        tokens: Sequence[int],
-        longest: int,
-        recorder: Recorder,
-    ) -> None:
-        self._models = {"target": target, **({} if draft is None else {"draft": draft})}
-        self._longest = min(longest, max_sequence_tokens(target, draft))
-        self._tokens: list[int] = np.resize(np.asarray(tokens), self._longest).tolist()
-        self._recorder = recorder
 
-    def measure(self, deadline: Deadline = NO_DEADLINE) -> PrefillLatency:
-        """Time prompts up to `MAX_ROUNDS` times, those in the checkpoint included.
+def _time_model(
+    name: str,
+    model: LanguageModel,
+    target: LanguageModel,
+    prompt: Sequence[int],
+    rounds: int,
+    recorder: Recorder,
+    deadline: Deadline,
+) -> None:
+    """Time beginnings of a prompt; the target's own prompts share a cache with the steps before them."""
+    release_memory()
+    room = max(2, len(prompt))  # for a step
+    other = Decoder(target, None, max_sequence_tokens=room)
+    decoder = other if name == "target" else Decoder(model, None, max_sequence_tokens=room)
 
-        After the deadline no longer prompt and no further round is started.
-        """
-        for number in range(1, min(self._recorder.most_samples, MAX_ROUNDS) + 1):
-            for name in self._models:
-                self._time_model(name, number, deadline)
-            if deadline.over():
-                break
-        return PrefillLatency(**{name: self._table(name) for name in self._models})
+    def decode_other_sequence(_: int) -> None:
+        other.start(prompt[:1])
+        other.step()
 
-    def _time_model(self, name: str, rounds: int, deadline: Deadline) -> None:
-        """Time one model's prompts; the target's own prompts share a cache with the steps before them."""
-        release_memory()
-        target = self._decoder("target")
-        decoder = target if name == "target" else self._decoder(name)
-
-        def decode_other_sequence(_: int) -> None:
-            target.start(self._tokens[:1])
-            target.step()
-
-        works: dict[int, Work] = {}
-        for length in prompt_lengths(self._longest):
-            if works and deadline.over():
-                break
-            works[length] = partial(decoder.start, self._tokens[:length])
-            time_rounds(_kind(name), works, 1, self._recorder, lead=decode_other_sequence)
-        time_rounds(_kind(name), works, rounds, self._recorder, lead=decode_other_sequence)
-
-    def _decoder(self, name: str) -> Decoder:
-        return Decoder(self._models[name], None, max_sequence_tokens=max(2, self._longest))  # room for a step
-
-    def _table(self, name: str) -> LatencyTable:
-        samples = self._recorder.checkpoint.samples(_kind(name))
-        return LatencyTable(list(samples), [Timing(seconds) for seconds in samples.values()])
+    works: dict[int, Work] = {}
+    for length in prompt_lengths(len(prompt)):
+        if works and deadline.over():
+            break
+        works[length] = partial(decoder.start, prompt[:length])
+        time_rounds(_kind(name), works, 1, recorder, lead=decode_other_sequence)
+    time_rounds(_kind(name), works, rounds, recorder, lead=decode_other_sequence)
 
 
 def _kind(name: str) -> str:

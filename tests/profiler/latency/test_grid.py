@@ -12,7 +12,7 @@ from treeopt.errors import OutOfMemoryError, TreeoptError
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.latency.grid import LatencyGrid
-from treeopt.profiler.latency.prefill import PrefillTimer
+from treeopt.profiler.latency.prefill import measure_prefill
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.records.sampling import GREEDY, Sampling
 
@@ -187,7 +187,7 @@ class TestMemory:
         )
         checkpoint, clock = Checkpoint(None, ""), FakeClock(lambda: 1e-3, WarmUp())
         measure_grid(LatencyGrid(*pair, [1, 2], settings, Recorder(clock, checkpoint)))
-        PrefillTimer(*pair, [1, 2], 40, Recorder(clock, checkpoint)).measure()
+        measure_prefill(*pair, [1, 2], 40, Recorder(clock, checkpoint))
         assert most == {"large": 2 * batch, "small": batch}
 
     def test_batch_that_does_not_fit_is_refused_before_anything_is_timed(self, make_model, monkeypatch):

@@ -7,7 +7,7 @@ from tests.profiler.pretended import FakeClock
 from treeopt.profiler import Checkpoint
 from treeopt.profiler.budget import Deadline
 from treeopt.profiler.clock import WarmUp
-from treeopt.profiler.latency.prefill import MAX_ROUNDS, PrefillTimer, prompt_lengths
+from treeopt.profiler.latency.prefill import MAX_ROUNDS, measure_prefill, prompt_lengths
 from treeopt.profiler.latency.rounds import Recorder
 from treeopt.runtime import Transformer
 
@@ -37,7 +37,7 @@ def clock(monkeypatch):
 
 def measure(target, draft, clock, *, longest=100, checkpoint=None, rounds=25, **options):
     recorder = Recorder(clock, checkpoint or Checkpoint(None, ""), most_samples=rounds)
-    return PrefillTimer(target, draft, [3, 1, 4], longest, recorder).measure(**options)
+    return measure_prefill(target, draft, [3, 1, 4], longest, recorder, **options)
 
 
 def test_each_model_has_its_own_seconds(target, draft, clock):
