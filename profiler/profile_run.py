@@ -10,11 +10,11 @@ import numpy as np
 from tqdm import tqdm
 
 from treeopt.errors import TreeoptWarning
-from treeopt.planner import PlanRequest, choice_confidence, drafter_choices, fastest_drafted_tree
-from treeopt.planner.certainty import Certainty, certainty
+from treeopt.planner import PlanRequest, choice_confidence, drafter_choices
+from treeopt.planner.certainty import Certainty
 from treeopt.profiler.acceptance.contexts import LongSequences, PromptsAtContext, PromptSource, WholePrompts, Window
 from treeopt.profiler.acceptance.incremental import IncrementalAcceptance, position_levels
-from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter, FastestTree, rule_to_count
+from treeopt.profiler.acceptance.per_prompt import AcceptanceCounter, rule_to_count
 from treeopt.profiler.bench.divergence import logits_after
 from treeopt.profiler.budget import Budget, Deadline
 from treeopt.profiler.checkpoint import Checkpoint
@@ -30,7 +30,7 @@ from treeopt.profiler.latency.rounds import Recorder, Tick
 from treeopt.profiler.limits import check_measurable, room_tokens
 from treeopt.profiler.machine import describe_machine
 from treeopt.profiler.processes.processes import Processes
-from treeopt.profiler.refinement import CERTAIN, PlanCertainty, ProfileRefiner
+from treeopt.profiler.refinement import CERTAIN, ProfileRefiner
 from treeopt.profiler.settings import Settings
 from treeopt.records.latency import PrefillLatency
 from treeopt.records.machine import Pair, now
@@ -67,8 +67,6 @@ class Measurement:
         drafters: measured in addition to the draft model, by this process alone.
         categories: one for each prompt, `""` for none; by default no prompt has one.
         budget: the time budget of the settings, if it has started already.
-        fastest_tree: plans the trees on which the rule `traversal` is measured.
-        certainty: plans the profile measured so far, under a time budget.
 
     Raises InvalidValueError if prompts are missing, or a context does not fit the models.
     """
@@ -88,8 +86,6 @@ class Measurement:
         drafters: Sequence[LoadedDrafter] = (),
         categories: Sequence[str] = (),
         budget: Budget | None = None,
-        fastest_tree: FastestTree = fastest_drafted_tree,
-        certainty: PlanCertainty = certainty,
     ) -> None:
         check_measurable(target, draft, prompts, settings)
         self._on_trees = draft is not None and any(
@@ -100,14 +96,12 @@ class Measurement:
         self._prompts, self._categories = prompts, categories
         self._settings = settings
         self._checkpoint = checkpoint
-        self._fastest_tree = fastest_tree
         self._tokens: list[int] = np.concatenate([np.asarray(prompt) for prompt in prompts]).tolist()
         self._processes = processes or Processes()
         self._drafters = drafters
         self._recorder = Recorder(clock, checkpoint)
         self._contexts = settings.acceptance_contexts
         self.budget = budget or Budget(settings.time_budget_s or math.inf, checkpoint)
-        self._plan = certainty
         self.certainty: Certainty | None = None
         """That of the least certain plan; None if nothing was planned."""
         self.choice_confidence: float | None = None
@@ -169,7 +163,7 @@ class Measurement:
                 else:
                     counted.add(deadline, 2)
         if refines:
-            refiner = ProfileRefiner(budget, timers, counted, make_profile, self._plan, self._settings.samplings, tick)
+            refiner = ProfileRefiner(budget, timers, counted, make_profile, self._settings.samplings, tick)
             self.certainty = refiner.run(deadline.part(1 - TREES_SHARE) if self._on_trees else deadline)
         profile = make_profile()
         if self._on_trees and counted is not None:
@@ -292,7 +286,7 @@ class Measurement:
             sequence_s = TREES_PER_SEQUENCE * positions * step_s * points
             sequences = min(len(counted.numbers), deadline.left_s / sequence_s)
             numbers = counted.numbers[: max(2, int(sequences))]
-            acceptances += counter.measure_on_trees(profile, numbers, positions, self._fastest_tree, tick)
+            acceptances += counter.measure_on_trees(profile, numbers, positions, tick)
         return tuple(acceptances)
 
     def _measure_drafters(self, profile: Profile, positions: int, tick: Tick) -> Profile:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from treeopt.planner.certainty import Certainty
+from treeopt.planner.certainty import certainty as plan_certainty
 from treeopt.planner.model import Confidence
 from treeopt.profiler.acceptance.incremental import IncrementalAcceptance
 from treeopt.profiler.budget import Budget, Deadline
@@ -22,9 +23,6 @@ MISSING_SHARE = 0.5
 PLANNING_SHARE = 0.25
 """Largest ratio of planning time to measuring time."""
 
-
-PlanCertainty = Callable[..., Certainty]
-"""Plans one operating point: from a profile, and by name `temperature`, `context_tokens` and `batch_size`."""
 Planned = tuple[TimedPoint, Sampling]
 """An operating point that is planned: the timed one, and the sampling of the acceptance."""
 
@@ -37,7 +35,6 @@ class ProfileRefiner:
         timers: time each operating point; empty if latencies were imported.
         acceptance: counts acceptance; None if it was imported.
         make_profile: returns the profile measured so far.
-        plan: returns the certainty of its plan at one operating point.
         samplings: of the acceptance.
         tick: called after every slice with the smallest probability.
     """
@@ -48,12 +45,11 @@ class ProfileRefiner:
         timers: Mapping[TimedPoint, PointTimer],
         acceptance: IncrementalAcceptance | None,
         make_profile: Callable[[], Profile],
-        plan: PlanCertainty,
         samplings: Sequence[Sampling],
         tick: Callable[[float | None], object],
     ) -> None:
         self._budget, self._timers, self._acceptance = budget, timers, acceptance
-        self._make_profile, self._plan, self._tick = make_profile, plan, tick
+        self._make_profile, self._tick = make_profile, tick
         self._pending: list[Planned] = [
             (point, sampling) for point in timers for sampling in samplings if sampling.greedy == point.sampling.greedy
         ]
@@ -84,7 +80,7 @@ class ProfileRefiner:
         point, sampling = planned
         start_s = self._budget.left_s
         with self._budget.spending("planning"):
-            certainty = self._plan(
+            certainty = plan_certainty(
                 self._make_profile(),
                 temperature=sampling.temperature,
                 context_tokens=point.context_tokens,

@@ -1,6 +1,6 @@
 """The acceptance of a profile: every rule and sampling on every prompt, stored prompt by prompt."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.arrays import Float64, Int64
+from treeopt.planner import fastest_drafted_tree
 from treeopt.profiler.acceptance.contexts import PromptSource, check_sequence_count
 from treeopt.profiler.acceptance.positions import PositionSampler, SequencePositions, continue_prompts
 from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, iterate_gain
@@ -26,9 +27,6 @@ from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
-
-FastestTree = Callable[[Profile], TokenTree]
-"""The planner: from a profile with one acceptance to its fastest tree."""
 
 
 def rule_to_count(rule: str, sampling: Sampling) -> str:
@@ -105,7 +103,7 @@ class AcceptanceCounter:
         return self._acceptances(dict(sorted(self._processes.gather(rows).items())))
 
     def measure_on_trees(
-        self, profile: Profile, numbers: Sequence[int], positions: int, fastest_tree: FastestTree, tick: Tick
+        self, profile: Profile, numbers: Sequence[int], positions: int, tick: Tick
     ) -> tuple[MeasuredAcceptance, ...]:
         """Return the acceptance under every rule and sampling.
 
@@ -113,7 +111,6 @@ class AcceptanceCounter:
             profile: with the acceptance that is counted position by position.
             numbers: of the prompts to decode with trees.
             positions: of each sequence.
-            fastest_tree: the planner.
             tick: called for every sequence and tree.
         """
         acceptances = []
@@ -123,9 +120,7 @@ class AcceptanceCounter:
                 iter(self._at_context(profile).acceptances_of(rule=base_rule, temperature=sampling.temperature))
             )
             if base_rule != rule:
-                acceptance = self._measure_traversal(
-                    profile, acceptance, sampling, numbers, positions, fastest_tree, tick
-                )
+                acceptance = self._measure_traversal(profile, acceptance, sampling, numbers, positions, tick)
             acceptances.append(acceptance)
         return tuple(acceptances)
 
@@ -240,7 +235,6 @@ class AcceptanceCounter:
         sampling: Sampling,
         numbers: Sequence[int],
         positions: int,
-        fastest_tree: FastestTree,
         tick: Tick,
     ) -> MeasuredAcceptance:
         sums = base.sequences
@@ -252,7 +246,7 @@ class AcceptanceCounter:
             return replace(measured, categories=base.categories)
 
         def fastest(gain: Float64) -> TokenTree:
-            return fastest_tree(replace(self._at_context(profile), acceptances=(acceptance(gain),)))
+            return fastest_drafted_tree(replace(self._at_context(profile), acceptances=(acceptance(gain),)))
 
         def measure(round_number: int, tree: TokenTree) -> ReachSums:
             kind = f"{self._kind(f'reach {sampling.temperature:g} {round_number}')} {tree.parents.tolist()}"

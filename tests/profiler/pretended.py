@@ -4,9 +4,11 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pytest
 import torch
 
 from treeopt.profiler import Checkpoint, Measurement
+from treeopt.profiler.acceptance import per_prompt
 from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.latency.load import Load
 from treeopt.profiler.latency.point import PointTimer
@@ -147,8 +149,10 @@ def faults(latencies, verify: Seconds, draft: Seconds) -> list[tuple[object, ...
     return wrong
 
 
-def measure_profile(target, draft, prompts, settings, *, clock=None, checkpoint=None, latencies=None, **options):
-    """Return a profile; by default every timed call takes a second."""
+def measure_profile(
+    target, draft, prompts, settings, *, clock=None, checkpoint=None, latencies=None, fastest_tree=None, **options
+):
+    """Return a profile; by default every timed call takes a second, and the planner chooses the trees of `traversal`."""
     measurement = Measurement(
         target,
         draft,
@@ -158,7 +162,10 @@ def measure_profile(target, draft, prompts, settings, *, clock=None, checkpoint=
         checkpoint=checkpoint or Checkpoint(None, ""),
         **options,
     )
-    return measurement.profile(latencies=latencies, show_progress=False)
+    with pytest.MonkeyPatch.context() as patch:
+        if fastest_tree is not None:
+            patch.setattr(per_prompt, "fastest_drafted_tree", fastest_tree)
+        return measurement.profile(latencies=latencies, show_progress=False)
 
 
 def undated(profile):

@@ -12,8 +12,8 @@ from tests.support.slow import slow
 from treeopt.errors import TreeoptWarning
 from treeopt.planner import Confidence
 from treeopt.planner.certainty import Certainty, certainty
-from treeopt.profiler import Checkpoint, Measurement, Settings, profile_run
-from treeopt.profiler.acceptance import incremental
+from treeopt.profiler import Checkpoint, Measurement, Settings, profile_run, refinement
+from treeopt.profiler.acceptance import incremental, per_prompt
 from treeopt.profiler.acceptance.incremental import MIN_SEQUENCES
 from treeopt.profiler.budget import Budget
 from treeopt.profiler.drafters import decoded_settings
@@ -81,12 +81,8 @@ class Run:
         target, small = map(vary_tokens, models)
         small = small if draft_model else None
         self.checkpoint = checkpoint or Checkpoint(None, "")
-        self.plans = []
+        self.plan, self.plans = plan, []
         self.budget = Budget(budget_s, self.checkpoint, now_s=self.machine.now_s)
-
-        def record_plan(profile, **point):
-            self.plans.append(plan(profile, **point))
-            return self.plans[-1]
 
         self.measurement = Measurement(
             target,
@@ -95,9 +91,7 @@ class Run:
             replace(SETTINGS, time_budget_s=budget_s, **changes),
             clock=self.machine,
             checkpoint=self.checkpoint,
-            certainty=record_plan,
             budget=self.budget,
-            fastest_tree=lambda _: chain(2),
             load=None if busy is None else lambda: self.machine,
             drafters=[
                 LoadedDrafter(setting=DrafterSetting(name=name), target=target, draft=small, heads=None, capacity=256)
@@ -106,7 +100,14 @@ class Run:
         )
 
     def profile(self):
-        return self.measurement.profile(show_progress=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(refinement, "plan_certainty", self.record_plan)
+            patch.setattr(per_prompt, "fastest_drafted_tree", lambda _: chain(2))
+            return self.measurement.profile(show_progress=False)
+
+    def record_plan(self, profile, **point):
+        self.plans.append(self.plan(profile, **point))
+        return self.plans[-1]
 
 
 def vary_tokens(model):
