@@ -134,18 +134,19 @@ def _comparison(
     models: "ModelPair", tokens: TokenModel, candidates: Mapping[int, BatchCandidates], args: BenchBatchesOptions
 ) -> "BatchComparison":
     from treeopt.profiler.bench.batches import BatchComparison
-    from treeopt.profiler.bench.compare import workload_as_measured
+    from treeopt.profiler.bench.compare import Workload, text_tokens
     from treeopt.profiler.decoding import Decoding
     from treeopt.texts.prompts import bench_prompts
 
     acceptance = tokens.acceptance
     prompts = bench_prompts(args.prompts.load(models))
+    new_tokens = args.max_new_tokens or text_tokens(acceptance)
     count = max(len(prompts), *args.batch_sizes)  # too few prompts are decoded again, with other seeds
     prompts = [prompts[number % len(prompts)] for number in range(count)]
     return BatchComparison(
         target=models.target,
         draft=models.draft_model,
         candidates=candidates,
-        workload=workload_as_measured(prompts, acceptance, max_new_tokens=args.max_new_tokens, repeats=args.repeats),
+        workload=Workload(prompts=prompts, max_new_tokens=new_tokens, repeats=args.repeats),
         decoding=Decoding.as_measured(acceptance, lossy=args.lossy),
     )

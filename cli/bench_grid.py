@@ -50,13 +50,12 @@ def bench_grid(args: BenchGridOptions) -> None:
     check_rule(plan.rule, lossy=args.lossy)
     models = load_bench_models(args.pair, args.profile_path, profile, force=args.force)
     from treeopt.methods.grid import bench_grid
-    from treeopt.profiler.bench.compare import workload_as_measured
+    from treeopt.profiler.bench.compare import Workload, text_tokens
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = (profile_prompts if args.same_prompts else bench_prompts)(args.prompts.load(models))
-    workload = workload_as_measured(
-        prompts, plan.model.acceptance, max_new_tokens=args.max_new_tokens, repeats=args.repeats
-    )
+    new_tokens = args.max_new_tokens or text_tokens(plan.model.acceptance)
+    workload = Workload(prompts=prompts, max_new_tokens=new_tokens, repeats=args.repeats)
     bench = bench_grid(plan, models, workload, lossy=args.lossy)
     args.results.publish(grid_table(bench), bench_heading(models), bench)
     if args.results.plot is not None:

@@ -58,13 +58,14 @@ def bench_tree(args: BenchTreeOptions) -> None:
     models = load_bench_models(args.pair, args.profile_path, profile, force=args.force, tree=tree, planned=planned)
     loaded = load_planned_drafter(tree, planned, models)
     from treeopt.methods.build import bench_tree_file
-    from treeopt.profiler.bench.compare import workload_as_measured
+    from treeopt.profiler.bench.compare import Workload, text_tokens
     from treeopt.profiler.bench.reference_passes import reference_passes
     from treeopt.profiler.decoding import Decoding
     from treeopt.texts.prompts import bench_prompts
 
     prompts = bench_prompts(args.prompts.load(models))
-    workload = workload_as_measured(prompts, acceptance, max_new_tokens=args.max_new_tokens, repeats=args.repeats)
+    new_tokens = args.max_new_tokens or text_tokens(acceptance)
+    workload = Workload(prompts=prompts, max_new_tokens=new_tokens, repeats=args.repeats)
     decoding = Decoding(
         rule=rule,
         sampling=acceptance.sampling,

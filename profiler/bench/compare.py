@@ -171,17 +171,6 @@ def text_tokens(acceptance: MeasuredAcceptance) -> int:
     return max(1, acceptance.positions // acceptance.prompts)
 
 
-def workload_as_measured(
-    prompts: Sequence[Sequence[int]],
-    acceptance: MeasuredAcceptance,
-    *,
-    max_new_tokens: int | None,
-    repeats: int,
-) -> Workload:
-    """Return a workload; without `max_new_tokens`, as many per prompt as the acceptance was measured on."""
-    return Workload(prompts=prompts, max_new_tokens=max_new_tokens or text_tokens(acceptance), repeats=repeats)
-
-
 def compare_runs(
     runs: Sequence[Sequence[tuple[Run, Run]]], divergences: tuple[Divergence, ...] | None
 ) -> TreeMeasurement:
