@@ -57,13 +57,12 @@ class Checkpoint:
     ) -> None:
         processes = processes or Processes()
         self._entries: dict[str, list[Entry]] = {}
-        self._samples: dict[str, dict[int, list[float]]] = {}
         self._first_path = path
         self._path = path and _process_path(path, processes.rank) if processes.writes_checkpoint else None
         self._has_entries = False
         self._heading = processes.run_on_first(lambda: heading + processes.conditions)
         for entry in processes.run_on_first(lambda: _start(path, self._heading, resume=resume)):
-            self._store(entry)
+            self._entries.setdefault(entry.kind, []).append(entry)
         if self._path is not None and self._path.exists():
             self._has_entries = _truncate_partial_line(self._path) > 1  # the heading is a line too
 
@@ -72,7 +71,7 @@ class Checkpoint:
 
         Raises TreeoptError if the file cannot be written; a file without a measurement is removed.
         """
-        self._store(Entry(kind, key, values))
+        self._entries.setdefault(kind, []).append(Entry(kind, key, values))
         if self._path is not None:
             lines = [json.dumps([kind, key, list(values)])]
             if not self._has_entries:
@@ -93,18 +92,16 @@ class Checkpoint:
 
     def samples(self, kind: str) -> dict[int, list[float]]:
         """Return all values of one kind by key, in ascending order of keys."""
-        samples = self._samples.get(kind, {})
-        return {key: samples[key].copy() for key in sorted(samples)}
+        samples: dict[int, list[float]] = {}
+        for entry in self.entries(kind):
+            samples.setdefault(entry.key, []).extend(entry.values)
+        return dict(sorted(samples.items()))
 
     def remove(self) -> None:
         """Delete the files of all processes."""
         if self._first_path is not None:
             for file in [self._first_path, *numbered_files(self._first_path)]:
                 file.unlink(missing_ok=True)
-
-    def _store(self, entry: Entry) -> None:
-        self._entries.setdefault(entry.kind, []).append(entry)
-        self._samples.setdefault(entry.kind, {}).setdefault(entry.key, []).extend(entry.values)
 
     def _write(self, lines: str) -> None:
         """Add lines to the measurements and close the file, so that they survive the end of the process."""
