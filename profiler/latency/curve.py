@@ -148,8 +148,8 @@ class LatencyCurve:
         points = counts & self._points
         several, single = points - {1}, points & {1}  # which have their own caches
         share = deadline.part(1 - 1 / len(points)) if several and single else deadline
-        self._time(several, rounds, self._samples(), share)  # disturbed samples that are left out do not count
-        self._time(single, rounds, self._samples(), deadline)
+        self._time(several, rounds, deadline=share)
+        self._time(single, rounds, deadline=deadline)
 
     def _neighbours(self, counts: set[int]) -> set[int]:
         """Return the timed counts next to some counts above 1; 1 token has caches of its own."""
@@ -170,7 +170,7 @@ class LatencyCurve:
     def sample(self, rounds: int, deadline: Deadline = NO_DEADLINE) -> None:
         """Time every count until it has `rounds` usable samples, or to the deadline."""
         start_block(self._checkpoint, self._kind)
-        self._time(self._points, rounds, self._samples(), deadline)
+        self._time(self._points, rounds, deadline=deadline)
 
     def repeat_disturbed(self, deadline: Deadline) -> None:
         """Time the disturbed counts until enough of their samples are undisturbed, or to the deadline."""
@@ -221,9 +221,9 @@ class LatencyCurve:
         deadline: Deadline = NO_DEADLINE,
         first_calls: int | None = None,
     ) -> None:
-        """Time some counts; arguments as for `time_rounds`."""
+        """Time some counts until they have `rounds` of the counted samples, by default the usable ones."""
         rounds = min(rounds, self._recorder.most_samples)
-        samples = self._checkpoint.samples(self._kind) if counted is None else counted
+        samples = self._samples() if counted is None else counted
         missing = {tokens for tokens in points if len(samples.get(tokens, ())) < rounds}
         single = {1} if self._open_single is not self._open_passes else set()
 
@@ -237,7 +237,7 @@ class LatencyCurve:
                 self._recorder,
                 prepare=passes.prepare,
                 lead=lambda tokens: (works[tokens](), passes.between(tokens)),
-                counted=counted,
+                counted=self._samples() if counted is None else counted,
                 deadline=deadline,
                 first_calls=first_calls,
             )

@@ -4,7 +4,7 @@ Steps and passes are timed at different moments, between which the machine may c
 in the same rounds, and all are brought to the speed at which plain steps were timed among the passes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from zlib import crc32
 
@@ -107,24 +107,20 @@ class StepTimer:
     @property
     def samples(self) -> int:
         """The smallest number of samples of any step."""
-        return min(map(self._min_samples, self._by_rule.values()))
+        return min(map(self._min_samples, self._rules))
 
     def sample(self, rounds: int, deadline: Deadline = NO_DEADLINE) -> None:
         """Time every tree under every rule until it has `rounds` usable samples; after the deadline once more."""
-        start_block(self._checkpoint, self._kind)
-        self._time(rounds, self._filter.usable(self._kind), deadline)
+        self._time(self._rules, rounds, deadline)
         self._time_host()
 
     def repeat_disturbed(self, deadline: Deadline) -> None:
         """Time the steps with disturbed samples until enough of them are undisturbed, or to the deadline."""
-        start_block(self._checkpoint, self._kind)
-        self._time(PILOT_ROUNDS, self._filter.undisturbed(self._kind), deadline)
+        self._time(self._rules, PILOT_ROUNDS, deadline, self._filter.undisturbed(self._kind))
 
     def refine(self, deadline: Deadline, rounds: int) -> None:
         """Time the steps of the rule with the fewest samples until the deadline or for some rounds."""
-        start_block(self._checkpoint, self._kind)
-        rule = min(self._rules, key=lambda rule: self._min_samples(self._by_rule[rule]))
-        self._time_rule(rule, self._by_rule[rule], rounds, deadline)
+        self._time([min(self._rules, key=self._min_samples)], rounds, deadline)
 
     def close(self) -> None:
         """Free the caches; the next timed step allocates them again."""
@@ -157,13 +153,23 @@ class StepTimer:
                 samples |= {key: [speed * seconds for seconds in samples[key]] for key in trees if key in samples}
         return samples
 
-    def _min_samples(self, keys: Iterable[int]) -> int:
-        samples = self._checkpoint.samples(self._kind)
-        return min(len(samples.get(key, ())) for key in keys)
+    def _min_samples(self, rule: str) -> int:
+        samples = self._filter.usable(self._kind)
+        return min(len(samples.get(key, ())) for key in self._by_rule[rule])
 
-    def _time(self, rounds: int, counted: Mapping[int, Sequence[float]], deadline: Deadline) -> None:
+    def _time(
+        self,
+        rules: Sequence[str],
+        rounds: int,
+        deadline: Deadline,
+        counted: Mapping[int, Sequence[float]] | None = None,
+    ) -> None:
+        """Time the steps of some rules until they have `rounds` of the counted samples, by default the usable ones."""
+        start_block(self._checkpoint, self._kind)
         rounds = min(rounds, self._recorder.most_samples)
-        for rule, trees in self._by_rule.items():
+        counted = self._filter.usable(self._kind) if counted is None else counted
+        for rule in rules:
+            trees = self._by_rule[rule]
             missing = {key: tree for key, tree in trees.items() if len(counted.get(key, ())) < rounds}
             if missing:
                 self._time_rule(rule, missing, rounds, deadline, counted)
@@ -174,7 +180,7 @@ class StepTimer:
         trees: Mapping[int, TokenTree],
         rounds: int,
         deadline: Deadline,
-        counted: Mapping[int, Sequence[float]] | None = None,
+        counted: Mapping[int, Sequence[float]],
     ) -> None:
         steps = self._open(rule)
         works: dict[int, Work] = dict.fromkeys(trees, steps.step)
