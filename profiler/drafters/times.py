@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 import torch
@@ -158,9 +158,9 @@ class DrafterTimer:
             return Passes(_dflash_passes(heads, len(tokens), point.batch_size, cuda_graphs=graphs))
         if isinstance(heads, PEagleHead):
             block = ModelPasses(heads, tokens, point.batch_size, heads.levels, cuda_graphs=graphs)
-            return Passes(cache(lambda levels: block.draft_levels(levels, min(TOP_K, heads.tokens))))
+            return Passes(lambda levels: block.draft_levels(levels, min(TOP_K, heads.tokens)))
         passes = ModelPasses(heads, tokens, point.batch_size, max_tokens, cuda_graphs=graphs)
-        return Passes(cache(lambda width: passes.draft(width, point.sampling, rule)))
+        return Passes(lambda width: passes.draft(width, point.sampling, rule))
 
     def _open_steps(self, tokens: Sequence[int], trees: Sequence[TokenTree], point: TimedPoint) -> DecodingSteps:
         """Return the steps of a decoder with room for every tree."""

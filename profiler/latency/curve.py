@@ -1,8 +1,8 @@
 """Measuring one latency curve: the seconds of a pass by its tokens."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 
@@ -72,7 +72,6 @@ class LatencyCurve:
         self._filter = recorder.sample_filter or SampleFilter(self._checkpoint)
         self._points: set[int] = set()
         self._opened: tuple[Callable[[], Passes], Passes] | None = None
-        self._works: dict[int, Work] = {}
 
     @property
     def limit_tokens(self) -> int | None:
@@ -179,7 +178,7 @@ class LatencyCurve:
 
     def close(self) -> None:
         """Free the caches; the next timed pass allocates them again."""
-        self._opened, self._works = None, {}
+        self._opened = None
 
     def table(self) -> LatencyTable:
         samples = self._samples()
@@ -205,7 +204,7 @@ class LatencyCurve:
 
         def try_pass() -> None:
             self._passes(tokens).prepare(tokens)
-            self._work(tokens)()
+            self._passes(tokens).make_work(tokens)()
 
         if tokens not in self._samples():
             self._passes(tokens)  # if the caches do not fit, the curve as a whole does not
@@ -229,7 +228,7 @@ class LatencyCurve:
 
         def time_group(group: set[int]) -> None:
             passes = self._passes(min(group))
-            works = {tokens: self._work(tokens) for tokens in sorted(group)}
+            works = {tokens: passes.make_work(tokens) for tokens in sorted(group)}
             time_rounds(
                 self._kind,
                 works,
@@ -255,14 +254,9 @@ class LatencyCurve:
         if self._opened is None or self._opened[0] is not opener:
             self.close()
             release_memory()  # decoders refer to themselves, so their caches outlive them
-            self._opened = opener, opener()
+            opened = opener()
+            self._opened = opener, replace(opened, make_work=cache(opened.make_work))
         return self._opened[1]
-
-    def _work(self, tokens: int) -> Work:
-        passes = self._passes(tokens)
-        if tokens not in self._works:
-            self._works[tokens] = passes.make_work(tokens)
-        return self._works[tokens]
 
     def _fits(self, tokens: int, call: Callable[[], object]) -> bool:
         """Make a call; if memory runs out in it, end the curve before `tokens` and return False, or raise for 1 token."""
@@ -274,7 +268,6 @@ class LatencyCurve:
         self._checkpoint.append(LIMIT + self._kind, tokens, ())
         self._max_tokens = tokens - 1
         self._points = {count for count in self._points if count < tokens}
-        self._works = {count: work for count, work in self._works.items() if count < tokens}
         release_memory()
         return False
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 
 from treeopt.planner.certainty import Certainty
 from treeopt.planner.overheads import draft_counts
@@ -73,7 +73,7 @@ class PointPasses:
         rule = get_rule(settings.rules[0], lossy=True)
         draft_sampling = resolve_draft_sampling(sampling, settings.own_draft_sampling(sampling))
         passes = self._passes(self.draft_model)
-        return Passes(cache(lambda width: passes.draft(width, draft_sampling, rule)))
+        return Passes(lambda width: passes.draft(width, draft_sampling, rule))
 
     def open_plain_steps(self) -> Passes:
         """Return whole steps of plain decoding, which stand for the verification of one token."""
