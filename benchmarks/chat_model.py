@@ -27,7 +27,7 @@ from treeopt.planner import PlanRequest, drafter_choices, requested_plan
 from treeopt.planner.drafters import drafter_plan
 from treeopt.profiler import MonotonicClock
 from treeopt.profiler.bench.compare import compare_runs, text_tokens
-from treeopt.profiler.bench.interleave import Run, collect_rounds, decode_run, interleave
+from treeopt.profiler.bench.interleave import Run, collect_rounds, decode_run
 from treeopt.profiler.bench.losslessness import greedy_losslessness, sampled_losslessness
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
@@ -198,9 +198,8 @@ def decode_options(options: Sequence[Option], prompts: Sequence[Prompt], repeats
     for option in options:
         option.runs.extend([] for _ in prompts)
     configurations = [partial(decode, option) for option in options]
-    total = len(prompts) * repeats
-    rounds = interleave(configurations, 1, range(total))
-    for number, runs in enumerate(collect_rounds(rounds, total, show_progress=True)):
+    rounds = collect_rounds(configurations, 1, len(prompts) * repeats, show_progress=True)
+    for number, runs in enumerate(rounds):
         for option, run in zip(options, runs, strict=True):
             option.runs[number % len(prompts)].append(run)
 

@@ -15,7 +15,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.planner.benchmarks import PLAIN, BatchCandidates, predict_at_pace, tree_prediction
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.divergence import find_divergences
-from treeopt.profiler.bench.interleave import collect_rounds, decode_in_parts, interleave
+from treeopt.profiler.bench.interleave import collect_rounds, decode_in_parts
 from treeopt.profiler.bench.reference_passes import reference_passes
 from treeopt.profiler.clock import Clock, clock_for
 from treeopt.profiler.decoding import Decoding
@@ -115,11 +115,8 @@ class BatchComparison:
             return run
 
         rounds = collect_rounds(
-            interleave(
-                [partial(decode, *case) for case in cases],
-                self.workload.max_new_tokens,
-                range(self.workload.repeats),
-            ),
+            [partial(decode, *case) for case in cases],
+            self.workload.max_new_tokens,
             self.workload.repeats,
             show_progress=show_progress,
         )

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from treeopt.profiler.bench.interleave import (
     Run,
     collect_rounds,
     decode_run,
-    interleave,
 )
 from treeopt.profiler.bench.reference_passes import ReferencePasses
 from treeopt.profiler.clock import Clock, clock_for
@@ -29,8 +27,6 @@ BOOTSTRAP_DRAWS = 2000
 SEED = 0
 DEFAULT_NEW_TOKENS = 256
 """If a profile lacks the lengths of its sequences."""
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +120,12 @@ def compare_decoders(
 
         return decode
 
-    rounds = decode_workload(
-        [configuration(*pair) for pair in decoders], workload, references=references, show_progress=show_progress
+    rounds = collect_rounds(
+        [configuration(*pair) for pair in decoders],
+        workload.max_new_tokens,
+        workload.rounds,
+        between=references.time if references else lambda: None,
+        show_progress=show_progress,
     )
     pace = references.pace if references else None
     results = []
@@ -144,24 +144,6 @@ def compare_decoders(
             divergences = find_divergences(target, prompts, outputs)
         results.append(replace(compare_runs(pairs, divergences), pace=pace))
     return tuple(results)
-
-
-def decode_workload(
-    configurations: Sequence[Configuration[R]],
-    workload: Workload,
-    *,
-    references: ReferencePasses | None,
-    show_progress: bool,
-    name: str = "bench",
-) -> list[tuple[R, ...]]:
-    """Decode a workload with all configurations in interleaved runs; Ctrl-C ends it after the last whole round."""
-    rounds = interleave(
-        configurations,
-        workload.max_new_tokens,
-        range(workload.rounds),
-        between=references.time if references else lambda: None,
-    )
-    return collect_rounds(rounds, workload.rounds, show_progress=show_progress, name=name)
 
 
 def text_tokens(acceptance: MeasuredAcceptance) -> int:

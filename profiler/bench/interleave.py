@@ -85,13 +85,22 @@ def interleave(
 
 
 def collect_rounds(
-    rounds: Iterator[tuple[R, ...]], total: int, *, show_progress: bool, name: str = "bench"
+    configurations: Sequence[Configuration[R]],
+    new_tokens: int,
+    rounds: int,
+    *,
+    between: Callable[[], object] = lambda: None,
+    show_progress: bool,
+    name: str = "bench",
 ) -> list[tuple[R, ...]]:
-    """Return all rounds, with a progress bar; Ctrl-C ends after the last whole round, and is raised before the first."""
+    """Return interleaved runs, with a progress bar; Ctrl-C ends after the last whole round, and is raised before the first.
+
+    Arguments as for `interleave`.
+    """
     finished: list[tuple[R, ...]] = []
-    with tqdm(total=total, desc=f"{name:<10}", unit="round", disable=None if show_progress else True) as bar:
+    with tqdm(total=rounds, desc=f"{name:<10}", unit="round", disable=None if show_progress else True) as bar:
         try:
-            for runs in rounds:
+            for runs in interleave(configurations, new_tokens, range(rounds), between=between):
                 finished.append(runs)
                 bar.update()
         except KeyboardInterrupt:

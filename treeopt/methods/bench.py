@@ -9,8 +9,8 @@ import numpy as np
 from treeopt.errors import TreeoptError
 from treeopt.methods.method import Method
 from treeopt.planner.benchmarks import predict_at_pace
-from treeopt.profiler.bench.compare import Workload, decode_workload
-from treeopt.profiler.bench.interleave import Run, decode_in_parts, decode_run
+from treeopt.profiler.bench.compare import Workload
+from treeopt.profiler.bench.interleave import Run, collect_rounds, decode_in_parts, decode_run
 from treeopt.profiler.bench.losslessness import LosslessnessTest, greedy_losslessness, sampled_losslessness
 from treeopt.profiler.bench.reference_passes import ReferencePasses
 from treeopt.profiler.clock import Clock, clock_for
@@ -40,10 +40,11 @@ def bench_methods(
     """
     clock = clock or clock_for(target.device)
     contenders = [_Contender(method, workload, sampling, clock) for method in methods if isinstance(method, Method)]
-    rounds = decode_workload(
+    rounds = collect_rounds(
         [contender.decode for contender in contenders],
-        workload,
-        references=references,
+        workload.max_new_tokens,
+        workload.rounds,
+        between=references.time if references else lambda: None,
         show_progress=True,
         name="methods",
     )

@@ -102,12 +102,12 @@ class TestInterleave:
                     raise KeyboardInterrupt
                 timed.append(number)
 
-        started = interleave([decode, decode], 90, range(9))
+        configurations = [decode, decode]
         if rounds is None:
             with pytest.raises(KeyboardInterrupt):
-                collect_rounds(started, 9, show_progress=False)
+                collect_rounds(configurations, 90, 9, show_progress=False)
         else:
-            assert len(collect_rounds(started, 9, show_progress=False)) == rounds
+            assert len(collect_rounds(configurations, 90, 9, show_progress=False)) == rounds
 
     def test_whole_runs_are_timed(self, target, draft, prompts):
         """The clock, which may wait for the device, is read before and after a run and never within."""
