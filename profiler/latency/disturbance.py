@@ -23,34 +23,6 @@ BLOCK = "block "
 """Prefix of the checkpoint's entries whose keys are the indices of first samples of blocks of a kind."""
 
 
-class LoadLog:
-    """Stores the load of other programs next to the samples taken meanwhile.
-
-    Args:
-        checkpoint: where samples and loads are stored.
-        kinds: of the samples.
-        reader: where loads come from.
-    """
-
-    def __init__(self, checkpoint: Checkpoint, kinds: Sequence[str], reader: CpuLoadReader) -> None:
-        self._checkpoint = checkpoint
-        self._reader = reader
-        self.last: Load | None = None
-        """The last load that was read, if any."""
-        self._counts = {kind: len(checkpoint.entries(kind)) for kind in kinds}
-
-    def update(self) -> None:
-        """Store the load since the last update, if the reader has one.  Cheap enough to call after every sample."""
-        load = self._reader.read()
-        if load is None:
-            return
-        self.last = load
-        for kind, count in self._counts.items():
-            if new := len(self._checkpoint.entries(kind)) - count:
-                self._checkpoint.append(OTHERS + kind, count, (new, load.used, load.processors, load.cores))
-                self._counts[kind] += new
-
-
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One timed call."""
@@ -96,18 +68,43 @@ def _read_block(entry: Entry) -> tuple[int, Load]:
 
 
 class SampleFilter:
-    """Separates the samples of a checkpoint that other programs disturbed.
+    """Stores the load of other programs next to the samples of a checkpoint, and separates those that they disturbed.
 
     Args:
         checkpoint: where samples and loads are stored.
+        kinds: of the samples whose load is read.
+        reader: where loads come from; None for nowhere.
         threads: that compute at the same time in a timed call.
         enough: undisturbed samples of a key from which on disturbed ones are left out.
     """
 
-    def __init__(self, checkpoint: Checkpoint, *, threads: int = 1, enough: int = 1) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        kinds: Sequence[str] = (),
+        reader: CpuLoadReader | None = None,
+        *,
+        threads: int = 1,
+        enough: int = 1,
+    ) -> None:
         self._checkpoint = checkpoint
+        self._reader = reader
         self._threads = threads
         self._enough = enough
+        self._counts = {kind: len(checkpoint.entries(kind)) for kind in kinds}
+        self.is_quiet = False
+        """Whether other programs disturb nothing according to the last load that was read."""
+
+    def update(self) -> None:
+        """Store the load since the last update, if the reader has one.  Cheap enough to call after every sample."""
+        load = None if self._reader is None else self._reader.read()
+        if load is None:
+            return
+        self.is_quiet = not load.disturbs(self._threads)
+        for kind, count in self._counts.items():
+            if new := len(self._checkpoint.entries(kind)) - count:
+                self._checkpoint.append(OTHERS + kind, count, (new, load.used, load.processors, load.cores))
+                self._counts[kind] += new
 
     def undisturbed(self, kind: str) -> dict[int, list[float]]:
         """Return the seconds of samples not known to be disturbed, by key; a list may be empty."""
@@ -128,14 +125,13 @@ class SampleFilter:
         """Return the keys with disturbed samples among the usable ones."""
         return {key for key, samples in self._usable(kind).items() if any(map(self._disturbed, samples))}
 
-    def interference(self, kinds: Sequence[str]) -> Interference | None:
-        """Return how far other programs disturbed the samples of some kinds; None if no load is known."""
-        all_samples = [
-            sample for kind in kinds for samples in read_samples(self._checkpoint, kind).values() for sample in samples
-        ]
+    def interference(self) -> Interference | None:
+        """Return how far other programs disturbed the samples; None if no load is known."""
+        every = [read_samples(self._checkpoint, kind) for kind in self._counts]
+        all_samples = [sample for by_key in every for samples in by_key.values() for sample in samples]
         if all(sample.load is None for sample in all_samples):
             return None
-        usable = [sample for kind in kinds for samples in self._usable(kind).values() for sample in samples]
+        usable = [sample for kind in self._counts for samples in self._usable(kind).values() for sample in samples]
         shares = [sample.load.share for sample in all_samples if sample.load is not None and self._disturbed(sample)]
         return Interference(
             calls=len(shares) / len(all_samples),

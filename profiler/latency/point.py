@@ -10,7 +10,7 @@ from treeopt.planner.overheads import draft_counts
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.curve import PILOT_ROUNDS, LatencyCurve, Passes
-from treeopt.profiler.latency.disturbance import LoadLog, SampleFilter
+from treeopt.profiler.latency.disturbance import SampleFilter
 from treeopt.profiler.latency.load import CpuLoadReader, timing_threads
 from treeopt.profiler.latency.passes import (
     PROBE_TREES,
@@ -20,7 +20,7 @@ from treeopt.profiler.latency.passes import (
     TimedPoint,
     probe_trees,
 )
-from treeopt.profiler.latency.rounds import Recorder, Tick
+from treeopt.profiler.latency.rounds import Recorder
 from treeopt.profiler.latency.steps import StepTimer, step_overheads
 from treeopt.profiler.settings import MAX_SAMPLES, Settings
 from treeopt.records.sampling import resolve_draft_sampling
@@ -121,18 +121,14 @@ class PointTimer:
         self._context = tokens[: point.context_tokens]
         self._point = point
         self._settings = settings
-        checkpoint = recorder.checkpoint
-        self._kinds = [point.kind(call) for call in ("verify", "draft", "step")]
-        self._load_log = None if load is None else LoadLog(checkpoint, self._kinds, load)
-        self._threads = timing_threads(target.device)
-        most_samples = settings.most_samples
-        self._filter = SampleFilter(checkpoint, threads=self._threads, enough=min(PILOT_ROUNDS, most_samples))
-        self._recorder = replace(
-            recorder,
-            tick=partial(self._after_call, recorder.tick),
-            sample_filter=self._filter,
-            most_samples=most_samples,
+        self._filter = SampleFilter(
+            recorder.checkpoint,
+            [point.kind(call) for call in ("verify", "draft", "step")],
+            load,
+            threads=timing_threads(target.device),
+            enough=min(PILOT_ROUNDS, settings.most_samples),
         )
+        self._recorder = replace(recorder, sample_filter=self._filter, most_samples=settings.most_samples)
         passes = PointPasses(target, draft, tokens, point, settings)
         self._verify = self._curve("verify", passes.open_verification, open_single=passes.open_plain_steps)
         self._timers: dict[str, LatencyCurve | StepTimer] = {"verify": self._verify}
@@ -197,8 +193,7 @@ class PointTimer:
     @property
     def disturbed_part(self) -> str | None:
         """A part with sizes that other programs disturbed, if none disturbs the calls now."""
-        load = None if self._load_log is None else self._load_log.last
-        if load is None or load.disturbs(self._threads):
+        if not self._filter.is_quiet:
             return None
         return next((part for part, timer in self._timers.items() if timer.disturbed), None)
 
@@ -227,7 +222,7 @@ class PointTimer:
             verify=self._verify.table(),
             sampled=not self._point.sampling.greedy,
             limit_tokens=self._verify.limit_tokens,
-            interference=self._filter.interference(self._kinds),
+            interference=self._filter.interference(),
         )
         if self._steps is None or self._draft is None:
             return latency
@@ -249,11 +244,6 @@ class PointTimer:
             self.close()
         self._open_part = part
         return self._timers[part]
-
-    def _after_call(self, tick: Tick) -> None:
-        if self._load_log is not None:
-            self._load_log.update()
-        tick()
 
     def _curve(
         self, call: str, open_passes: Callable[[], Passes], open_single: Callable[[], Passes] | None = None

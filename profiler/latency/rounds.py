@@ -106,4 +106,6 @@ def time_rounds(
             seconds = repeat_without_captures(time_call)
             checkpoint.append(kind, key, (seconds,))
             samples.setdefault(key, []).append(seconds)
+            if recorder.sample_filter is not None:
+                recorder.sample_filter.update()
             recorder.tick()

@@ -22,7 +22,7 @@ from treeopt.planner import Confidence
 from treeopt.planner.certainty import Certainty
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.budget import NO_DEADLINE
-from treeopt.profiler.latency.disturbance import OTHERS, LoadLog, Sample, SampleFilter, read_samples
+from treeopt.profiler.latency.disturbance import OTHERS, Sample, SampleFilter, read_samples
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.load import Load
 from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, TimedPoint
@@ -187,9 +187,10 @@ class TestCheckpoint:
     def test_load_belongs_to_the_samples_since_the_last_one(self, checkpoint):
         partial = Load(1.25, 8, 4)
         loads = iter([None, ALL, None, NONE, partial])
-        log = LoadLog(checkpoint, ["verify", "draft"], type("Reader", (), {"read": lambda _: next(loads)})())
+        reader = type("Reader", (), {"read": lambda _: next(loads)})()
+        sample_filter = SampleFilter(checkpoint, ["verify", "draft"], reader)
         for _ in range(5):
-            log.update()
+            sample_filter.update()
             checkpoint.append("verify", 4, (9.0,))
             checkpoint.append("draft", 1, (5.0,))
         assert [entry.values[0] for entry in checkpoint.entries(OTHERS + "verify")] == [1, 2, 1]
@@ -205,16 +206,16 @@ class TestCheckpoint:
     )
     def test_disturbed_samples_are_left_out_if_enough_others_remain(self, checkpoint, enough, usable):
         checkpoint.append(OTHERS + "verify", 1, (3.0, 2.0, 2.0, 2.0))  # key 4 twice, key 1 once
-        sample_filter = SampleFilter(checkpoint, threads=2, enough=enough)
+        sample_filter = SampleFilter(checkpoint, ["verify"], threads=2, enough=enough)
         assert sample_filter.usable("verify") == usable
         assert sample_filter.undisturbed("verify") == {1: [1.0, 3.0], 4: [12.0]}
         disturbed = 0 if enough == 1 else 2
-        assert sample_filter.interference(["verify"]) == Interference(
+        assert sample_filter.interference() == Interference(
             calls=0.5, samples=disturbed / sum(map(len, usable.values())), processors=1.0
         )
 
     def test_samples_of_unknown_load_are_usable(self, checkpoint):
-        assert SampleFilter(checkpoint).interference(["verify", "draft"]) is None
+        assert SampleFilter(checkpoint, ["verify", "draft"]).interference() is None
         assert SampleFilter(checkpoint, enough=9).usable("verify") == checkpoint.samples("verify")
 
     @pytest.mark.parametrize(
