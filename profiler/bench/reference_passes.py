@@ -9,7 +9,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.planner.curves import Curve, interpolate
 from treeopt.planner.model import StepModel
 from treeopt.profiler.checkpoint import Checkpoint
-from treeopt.profiler.clock import Clock, Work, clock_for
+from treeopt.profiler.clock import Clock, clock_for
 from treeopt.profiler.latency.curve import Passes
 from treeopt.profiler.latency.memory import fits_in_memory, release_memory
 from treeopt.profiler.latency.passes import ROOM_TOKENS, TimedPoint
@@ -43,7 +43,7 @@ class ReferencePasses:
         clock: Clock,
     ) -> None:
         self._counts, self._seconds, self._open_passes = counts, seconds, open_passes
-        self._opened: dict[str, tuple[Passes, Work]] = {}
+        self._opened: dict[str, Passes] = {}
         self._recorder = Recorder(clock, Checkpoint(None, ""))
         self._samples = 0
         self._fits = True
@@ -71,22 +71,10 @@ class ReferencePasses:
 
     def _time(self) -> None:
         if not self._opened:
-            opened = self._open_passes()
-            self._opened = {name: (passes, passes.make_work(self._counts[name])) for name, passes in opened.items()}
-        for name, (passes, work) in self._opened.items():
-
-            def lead(count: int, work: Work = work, passes: Passes = passes) -> None:
-                work()
-                passes.between(count)
-
-            time_rounds(
-                name,
-                {self._counts[name]: work},
-                self._samples + 1,
-                self._recorder,
-                prepare=passes.prepare,
-                lead=lead,
-            )
+            self._opened = self._open_passes()
+        for name, passes in self._opened.items():
+            works = {self._counts[name]: passes.work(self._counts[name])}
+            time_rounds(name, works, self._samples + 1, self._recorder, prepare=passes.prepare, lead=passes.lead)
         self._samples += 1
 
     @property

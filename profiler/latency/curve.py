@@ -1,7 +1,6 @@
 """Measuring one latency curve: the seconds of a pass by its tokens."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
@@ -31,16 +30,29 @@ LIMIT = "limit "
 """Prefix of the checkpoint's entries of counts for which memory ran out."""
 
 
-@dataclass(frozen=True)
 class Passes:
-    """The timed passes of one model, with their caches."""
+    """The timed passes of one model, with their caches.
 
-    make_work: Callable[[int], Work]
-    """From a token count to the pass that is timed."""
-    prepare: Callable[[int], object] = lambda _: None
-    """Called with the count, untimed, before its passes; see `time_rounds`."""
-    between: Callable[[int], object] = lambda _: None
-    """Called with the count, untimed, between an untimed pass and the timed one."""
+    Args:
+        make_work: from a token count to the pass that is timed; called once for each count.
+        prepare: called with the count, untimed, before its passes; see `time_rounds`.
+        between: called, untimed, between an untimed pass and the timed one.
+    """
+
+    def __init__(
+        self,
+        make_work: Callable[[int], Work],
+        prepare: Callable[[int], object] = lambda _: None,
+        between: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.work = cache(make_work)
+        self.prepare = prepare
+        self._between = between
+
+    def lead(self, tokens: int) -> None:
+        """Make the untimed calls before a timed pass."""
+        self.work(tokens)()
+        self._between()
 
 
 class LatencyCurve:
@@ -204,7 +216,7 @@ class LatencyCurve:
 
         def try_pass() -> None:
             self._passes(tokens).prepare(tokens)
-            self._passes(tokens).make_work(tokens)()
+            self._passes(tokens).work(tokens)()
 
         if tokens not in self._samples():
             self._passes(tokens)  # if the caches do not fit, the curve as a whole does not
@@ -228,14 +240,14 @@ class LatencyCurve:
 
         def time_group(group: set[int]) -> None:
             passes = self._passes(min(group))
-            works = {tokens: passes.make_work(tokens) for tokens in sorted(group)}
+            works = {tokens: passes.work(tokens) for tokens in sorted(group)}
             time_rounds(
                 self._kind,
                 works,
                 rounds,
                 self._recorder,
                 prepare=passes.prepare,
-                lead=lambda tokens: (works[tokens](), passes.between(tokens)),
+                lead=passes.lead,
                 counted=self._samples() if counted is None else counted,
                 deadline=deadline,
                 first_calls=first_calls,
@@ -254,8 +266,7 @@ class LatencyCurve:
         if self._opened is None or self._opened[0] is not opener:
             self.close()
             release_memory()  # decoders refer to themselves, so their caches outlive them
-            opened = opener()
-            self._opened = opener, replace(opened, make_work=cache(opened.make_work))
+            self._opened = opener, opener()
         return self._opened[1]
 
     def _fits(self, tokens: int, call: Callable[[], object]) -> bool:

@@ -58,9 +58,9 @@ class PointPasses:
         target, draft_works = self._passes(self.target), list[Work]()
         if self.draft_model is not None:
             drafting = self.open_drafting()
-            draft_works = [drafting.make_work(width) for width in WIDTHS_BEFORE if width <= self.settings.max_tokens]
+            draft_works = [drafting.work(width) for width in WIDTHS_BEFORE if width <= self.settings.max_tokens]
 
-        def draft_levels(_: int) -> None:
+        def draft_levels() -> None:
             for work in draft_works:
                 work()
 

@@ -186,7 +186,7 @@ class StepTimer:
         works: dict[int, Work] = dict.fromkeys(trees, steps.step)
         prepares: dict[int, Callable[[], object]] = {key: partial(steps.prepare, tree) for key, tree in trees.items()}
         if self._plain is not None:
-            works[plain_key(rule)] = self._plain.make_work(1)
+            works[plain_key(rule)] = self._plain.work(1)
             prepares[plain_key(rule)] = partial(self._plain.prepare, 1)
         time_rounds(
             self._kind,
