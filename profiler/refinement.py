@@ -55,7 +55,6 @@ class ProfileRefiner:
         ]
         self._certainties: dict[Planned, Certainty] = {}
         self._planning_s = 0.0
-        self._open_point: TimedPoint | None = None  # whose caches are allocated
 
     def run(self, deadline: Deadline) -> Certainty | None:
         """Measure until every plan is certain or the deadline passes; return the certainty of the least certain plan."""
@@ -69,7 +68,8 @@ class ProfileRefiner:
                 break
             else:
                 self._measure(part, planned, certainty, deadline)
-        self._close()
+        for timer in self._timers.values():
+            timer.close()
         return min(self._certainties.values(), key=lambda certainty: certainty.confidence.probability, default=None)
 
     def _probability(self, planned: Planned) -> float:
@@ -128,9 +128,10 @@ class ProfileRefiner:
 
     def _measure(self, part: str, planned: Planned, certainty: Certainty, deadline: Deadline) -> None:
         """Measure a part for a slice of the time, or only until it has the samples that a plan needs."""
-        point, _ = planned
-        if part == "acceptance" or point != self._open_point:
-            self._close()
+        timer = self._timers[planned[0]]
+        for other in self._timers.values():
+            if part == "acceptance" or other is not timer:
+                other.close()
         seconds = max(self._budget.seconds / SLICES, self._planning_s / PLANNING_SHARE)
         slice_end = self._budget.within(min(seconds, deadline.left_s))
         with self._budget.spending(part):
@@ -138,15 +139,5 @@ class ProfileRefiner:
                 assert self._acceptance is not None
                 self._acceptance.add(slice_end, at_most=self._acceptance.missing or None)
             else:
-                self._open_point = point
-                timer = self._timers[point]
-                if part == timer.disturbed_part:
-                    timer.repeat_disturbed(part, slice_end)
-                else:
-                    too_few = timer.samples(part, certainty) < MIN_SAMPLES
-                    timer.refine(part, certainty, slice_end, MIN_SAMPLES if too_few else MAX_SAMPLES)
-
-    def _close(self) -> None:
-        if self._open_point is not None:
-            self._timers[self._open_point].close()
-            self._open_point = None
+                too_few = timer.samples(part, certainty) < MIN_SAMPLES
+                timer.refine(part, certainty, slice_end, MIN_SAMPLES if too_few else MAX_SAMPLES)

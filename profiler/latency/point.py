@@ -138,7 +138,6 @@ class PointTimer:
             self._draft = self._curve("draft", passes.open_drafting)
             self._steps = self._step_timer(draft, passes.open_plain_steps)
             self._timers |= {"draft": self._draft, "overhead": self._steps}
-        self._open_part: str | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -157,7 +156,8 @@ class PointTimer:
         with spending("verify"):
             sample_in_turns(timers, most_samples, deadline)
             while (part := self.disturbed_part) is not None and not deadline.over():
-                self.repeat_disturbed(part, deadline)
+                self._timers[part].repeat_disturbed(deadline)
+                self._timers[part].close()
                 sample_in_turns(timers, most_samples, deadline)
 
     def coarse(self, spending: Spending, deadline: Deadline) -> None:
@@ -183,9 +183,14 @@ class PointTimer:
             self._steps.close()
 
     def refine(self, part: str, certainty: Certainty, deadline: Deadline, rounds: int = MAX_SAMPLES) -> None:
-        """Time one part near the sizes that decide, until the deadline or for some rounds."""
-        timer = self._open(part)
-        if isinstance(timer, StepTimer):
+        """Time one part near the sizes that decide, or what was disturbed in it, until the deadline or for some rounds."""
+        for name, other in self._timers.items():
+            if name != part:
+                other.close()
+        timer = self._timers[part]
+        if part == self.disturbed_part:
+            timer.repeat_disturbed(deadline)
+        elif isinstance(timer, StepTimer):
             timer.refine(deadline, rounds)
         else:
             timer.refine(_deciding_sizes(part, certainty), deadline, rounds)
@@ -196,10 +201,6 @@ class PointTimer:
         if not self._filter.is_quiet:
             return None
         return next((part for part, timer in self._timers.items() if timer.disturbed), None)
-
-    def repeat_disturbed(self, part: str, deadline: Deadline) -> None:
-        """Time the disturbed sizes of a part again, until the deadline."""
-        self._open(part).repeat_disturbed(deadline)
 
     def close(self) -> None:
         """Free all caches."""
@@ -237,13 +238,6 @@ class PointTimer:
             host=self._steps.host,
             steps=steps,
         )
-
-    def _open(self, part: str) -> LatencyCurve | StepTimer:
-        """Return the timer of a part, after freeing the caches of another one."""
-        if part != self._open_part:
-            self.close()
-        self._open_part = part
-        return self._timers[part]
 
     def _curve(
         self, call: str, open_passes: Callable[[], Passes], open_single: Callable[[], Passes] | None = None
