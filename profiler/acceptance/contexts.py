@@ -47,7 +47,6 @@ class WholePrompts:
 class Window:
     """The positions of a sequence that count for one context length."""
 
-    context_tokens: int
     prompt_tokens: int
     """Tokens before the window; at its first position the cache has one token fewer."""
     positions: int
@@ -63,9 +62,7 @@ class Window:
             max_tokens: longest sequence of the models.
         """
         half = max(0, min((positions + 1) // 2, context_tokens // 2, max_tokens - context_tokens - 1))
-        return cls(
-            context_tokens=context_tokens, prompt_tokens=max(1, context_tokens - half + 1), positions=max(1, 2 * half)
-        )
+        return cls(prompt_tokens=max(1, context_tokens - half + 1), positions=max(1, 2 * half))
 
 
 class LongSequences:
@@ -82,31 +79,29 @@ class LongSequences:
         self, target: LanguageModel, prompts: Sequence[Sequence[int]], tokens: int, checkpoint: Checkpoint
     ) -> None:
         self._target, self._prompts, self._tokens, self._checkpoint = target, prompts, tokens, checkpoint
-        self._sequences: dict[tuple[int, Sampling], list[int]] = {}
 
     def __len__(self) -> int:
         return len(self._prompts)
 
     def sequence(self, number: int, sampling: Sampling) -> list[int]:
-        """Return one sequence without its end token.  The prompt number is the seed, so resuming changes nothing."""
-        if (number, sampling) not in self._sequences:
-            self._sequences[number, sampling] = self._decode(number, sampling)
-        return self._sequences[number, sampling]
-
-    def _decode(self, number: int, sampling: Sampling) -> list[int]:
+        """Return one sequence without its end token."""
         prompt, kind = list(self._prompts[number]), f"text at temperature {sampling.temperature:g}"
         if len(prompt) >= self._tokens:
             return prompt[: self._tokens]
-        if (row := self._checkpoint.rows(kind).get(number)) is not None:
-            return [*prompt, *map(int, row)]
+        if (row := self._checkpoint.rows(kind).get(number)) is None:
+            row = tuple(map(float, self._decode(prompt, number, sampling)))
+            self._checkpoint.append(kind, number, row)
+        return [*prompt, *map(int, row)]
+
+    def _decode(self, prompt: list[int], number: int, sampling: Sampling) -> list[int]:
+        """Return the tokens after a prompt.  Its number is the seed, so resuming changes nothing."""
         decoder = Decoder(self._target, None, sampling=sampling, max_sequence_tokens=self._tokens)
         new_tokens = list(decoder.generate(prompt, self._tokens - len(prompt), seed=number))
         del decoder
         release_memory()  # decoders refer to themselves, so their caches outlive them
         if new_tokens[-1] in self._target.config.end_tokens:
             new_tokens.pop()
-        self._checkpoint.append(kind, number, tuple(map(float, new_tokens)))
-        return [*prompt, *new_tokens]
+        return new_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
