@@ -1,6 +1,6 @@
 """The acceptance of a profile: every rule and sampling on every prompt, stored prompt by prompt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -35,11 +35,22 @@ def rule_to_count(rule: str, sampling: Sampling) -> str:
 
 
 class SequenceCounts(NamedTuple):
-    """The acceptance of one sequence under one rule and sampling."""
+    """The acceptance of one sequence, with every position as a root once."""
 
     counts: AcceptanceCounts
     ranks: Int64
-    """int64 (positions,): the rank accepted at each position."""
+    """int64 (roots, D): the accepted rank at each depth below each root; only the first depth of a draft model."""
+
+    @property
+    def numbers(self) -> Numbers:
+        """One row for the checkpoint: the shape of the ranks, the depths of the sums, the ranks, and the sums."""
+        return (*self.ranks.shape, len(self.counts.reached), *self.ranks.ravel().tolist(), *self.counts.numbers)
+
+    @classmethod
+    def from_numbers(cls, numbers: Numbers) -> "SequenceCounts":
+        roots, ranked, depth = map(int, numbers[:3])
+        ranks, sums = np.split(np.array(numbers[3:]), [roots * ranked])
+        return cls(AcceptanceCounts.from_numbers(sums, depth), ranks.astype(np.int64).reshape(roots, ranked))
 
 
 class AcceptanceCounter:
@@ -87,7 +98,7 @@ class AcceptanceCounter:
             self._count_and_store([number], positions)
 
     def has_counted(self, number: int, positions: int) -> bool:
-        return number in self._checkpoint.rows(self._acceptance_kind(positions))
+        return all(number in self._checkpoint.rows(kind) for kind in self._acceptance_kinds(positions))
 
     def acceptances(self, levels: Sequence[int]) -> tuple[MeasuredAcceptance, ...]:
         """Return the acceptance under every rule and sampling that is counted position by position.
@@ -97,10 +108,18 @@ class AcceptanceCounter:
         Args:
             levels: numbers of positions that prompts were counted on, ascending; the last one of each prompt is used.
         """
-        rows: dict[int, Numbers] = {}
-        for positions in levels:
-            rows |= self._checkpoint.rows(self._acceptance_kind(positions))
-        return self._acceptances(dict(sorted(self._processes.gather(rows).items())))
+        acceptances = []
+        for (rule, sampling), *kinds in zip(self._counted, *map(self._acceptance_kinds, levels), strict=True):
+            rows: dict[int, Numbers] = {}
+            for kind in kinds:
+                rows |= self._checkpoint.rows(kind)
+            counted = {number: SequenceCounts.from_numbers(row) for number, row in self._processes.gather(rows).items()}
+            numbers = sorted(counted)
+            sums = self._sum_sequences([counted[number].counts for number in numbers])
+            ranks = AcceptedRanks([counted[number].ranks[:, 0] for number in numbers])
+            categories = select_categories(self._categories, numbers)
+            acceptances.append(replace(self._acceptance(rule, sampling, sums, ranks), categories=categories))
+        return tuple(acceptances)
 
     def measure_on_trees(
         self, profile: Profile, numbers: Sequence[int], positions: int, tick: Tick
@@ -124,19 +143,17 @@ class AcceptanceCounter:
             acceptances.append(acceptance)
         return tuple(acceptances)
 
-    def _count_and_store(self, numbers: Sequence[int], positions: int) -> None:
-        for number, row in zip(numbers, self._count(numbers, positions), strict=True):
-            self._checkpoint.append(self._acceptance_kind(positions), number, row)
-
     def _kind(self, name: str) -> str:
         context_tokens = self._source.context_tokens
         return name if context_tokens is None else f"{name} at {context_tokens}"
 
-    def _acceptance_kind(self, positions: int) -> str:
-        return f"{self._kind('acceptance')} on {positions} positions"
+    def _acceptance_kinds(self, positions: int) -> list[str]:
+        """Return the kinds of the rows under every rule and sampling that is counted."""
+        start = f"{self._kind('acceptance')} on {positions} positions"
+        return [f"{start}, {rule} {sampling.temperature:g}" for rule, sampling in self._counted]
 
-    def _count(self, numbers: Sequence[int], positions: int) -> list[Numbers]:
-        """Return a row for each prompt with its sums and accepted ranks under every rule and sampling.
+    def _count_and_store(self, numbers: Sequence[int], positions: int) -> None:
+        """Store a row for each prompt, rule and sampling.
 
         All sequences share passes; one that is too short for its context length has no positions.
         """
@@ -153,45 +170,11 @@ class AcceptanceCounter:
             continued = continue_prompts(self._target, self._draft, samplers, [*prompts.values()], positions)
             counted = dict(zip(prompts, continued, strict=True))
         empty = SequencePositions.empty(self._branching)
-        indices = range(len(self._counted))
-        return [self._join_row([counted.get((number, index), empty) for index in indices]) for number in numbers]
-
-    def _join_row(self, sequences: Sequence[SequencePositions]) -> Numbers:
-        """Return one row with the sums and accepted ranks under every rule and sampling."""
-        row: list[float] = []
-        for sequence in sequences:
+        for number, (index, kind) in product(numbers, enumerate(self._acceptance_kinds(positions))):
+            sequence = counted.get((number, index), empty)
             counts = count_acceptance(sequence.expected, sequence.accepted_rank, self._settings.depth)
-            row += [*counts.numbers, len(sequence.accepted_rank), *sequence.accepted_rank.tolist()]
-        return tuple(row)
-
-    def _acceptances(self, rows: Mapping[int, Numbers]) -> tuple[MeasuredAcceptance, ...]:
-        sequences = [self._split_row(row) for row in rows.values()]
-        categories = select_categories(self._categories, rows)
-        return tuple(
-            replace(
-                self._acceptance(
-                    rule,
-                    sampling,
-                    self._sum_sequences([counts[index].counts for counts in sequences]),
-                    AcceptedRanks([counts[index].ranks for counts in sequences]),
-                ),
-                categories=categories,
-            )
-            for index, (rule, sampling) in enumerate(self._counted)
-        )
-
-    def _split_row(self, row: Numbers) -> list[SequenceCounts]:
-        """Invert `_join_row`."""
-        depth = self._settings.depth
-        sums = depth * (1 + self._branching)
-        values, sequences = np.array(row), []
-        while len(values):
-            ranks = values[sums + 1 : sums + 1 + int(values[sums])]
-            sequences.append(
-                SequenceCounts(AcceptanceCounts.from_numbers(values[:sums], depth), ranks.astype(np.int64))
-            )
-            values = values[sums + 1 + len(ranks) :]
-        return sequences
+            row = SequenceCounts(counts, sequence.accepted_rank[:, None]).numbers
+            self._checkpoint.append(kind, number, row)
 
     def _sum_sequences(self, counts: Sequence[AcceptanceCounts]) -> SequenceSums:
         context_tokens = self._source.context_tokens

@@ -1,11 +1,9 @@
 """The acceptance of heads that fill static trees, sequence by sequence, and the accepted ranks below every root."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from treeopt.arrays import Int64
 from treeopt.profiler.acceptance.heads import (
     LAST,
     build_head_sequence,
@@ -13,6 +11,7 @@ from treeopt.profiler.acceptance.heads import (
     count_children,
     head_children,
 )
+from treeopt.profiler.acceptance.per_prompt import SequenceCounts
 from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.drafters.plain_sequences import PlainSequences
 from treeopt.profiler.latency.rounds import Recorder
@@ -26,25 +25,6 @@ from treeopt.records.rules import TARGET_RULE
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafters.registry import LoadedDrafter
 from treeopt.runtime.models.transformer import Transformer
-
-
-class RootCounts(NamedTuple):
-    """One sequence, with every position as a root once."""
-
-    counts: AcceptanceCounts
-    ranks: Int64
-    """int64 (roots, D): the rank of the sequence's token at each depth below each root, `REJECTED` for none."""
-
-    @property
-    def numbers(self) -> Numbers:
-        """One row for the checkpoint: D, the number of ranks, the ranks, and the sums."""
-        return (self.ranks.shape[1], self.ranks.size, *map(float, self.ranks.ravel()), *self.counts.numbers)
-
-    @classmethod
-    def from_numbers(cls, numbers: Sequence[float]) -> "RootCounts":
-        depths, size = int(numbers[0]), int(numbers[1])
-        ranks = np.array(numbers[2 : 2 + size]).astype(np.int64).reshape(-1, depths)
-        return cls(AcceptanceCounts.from_numbers(np.array(numbers[2 + size :]), depths), ranks)
 
 
 def count_sequences(
@@ -109,7 +89,7 @@ def measure_trees(
     kind = f"acceptance {drafter.label} {point.name}"
     rows = count_sequences(count_row, numbers, kind, recorder, deadline)
     counted = _fill_missing(
-        [RootCounts.from_numbers(rows[number]) if rows[number] else None for number in sorted(rows)]
+        [SequenceCounts.from_numbers(rows[number]) if rows[number] else None for number in sorted(rows)]
     )
     sums = combine_counts([sequence.counts for sequence in counted])
     acceptance = MeasuredAcceptance(
@@ -133,7 +113,7 @@ def measure_trees(
 
 def count_roots(
     drafter: LoadedDrafter, sequences: PlainSequences, number: int, branching: int, depth: int
-) -> RootCounts:
+) -> SequenceCounts:
     """Return the counts along the counted positions of one sequence; arguments as in `measure_trees`."""
     target, heads = drafter.target, drafter.heads
     assert isinstance(target, Transformer)  # heads are loaded for no other
@@ -141,12 +121,12 @@ def count_roots(
     prompt, tokens = sequences.prompts[number], sequences.tokens[number][: sequences.positions]
     sequence = build_head_sequence(target, prompt, tokens, sequences.point.sampling, requested_states)
     children = head_children(heads, sequence, branching, depth)
-    return RootCounts(count_children(children, sequence), child_ranks(children, sequence.tokens))
+    return SequenceCounts(count_children(children, sequence), child_ranks(children, sequence.tokens))
 
 
-def _fill_missing(sequences: Sequence[RootCounts | None]) -> list[RootCounts]:
+def _fill_missing(sequences: Sequence[SequenceCounts | None]) -> list[SequenceCounts]:
     """Return zero counts for sequences that end too early, so that every context has the same number of sequences."""
     first = next(sequence for sequence in sequences if sequence is not None)
     reached, accepted = np.zeros_like(first.counts.reached), np.zeros_like(first.counts.accepted)
-    zero = RootCounts(AcceptanceCounts(reached, accepted), first.ranks[:0])
+    zero = SequenceCounts(AcceptanceCounts(reached, accepted), first.ranks[:0])
     return [zero if sequence is None else sequence for sequence in sequences]

@@ -97,10 +97,11 @@ class TestProfile:
         assert reach == [f"reach 0.8 {turn} {tree.parents.tolist()}" for turn, tree in enumerate(TREES)]
         assert all(len(list(checkpoint.entries(kind))) == 6 for kind in reach)
         assert {kind for kind in kinds if kind.startswith("step")} == {"step 20x1 sampled"}
-        # sums and ranks of four rules, since traversal is measured on trees
-        assert {len(entry.values) for entry in checkpoint.entries("acceptance on 25 positions")} == {
-            4 * (3 + 3 * 3 + 1 + 25)
-        }
+        counted = {kind for kind in kinds if kind.startswith("acceptance")}
+        # without traversal, which is measured on trees
+        assert counted == {f"acceptance on 25 positions, {rule} 0.8" for rule in {*RULES} - {"traversal"}}
+        for kind in counted:  # sizes, sums and ranks
+            assert {len(entry.values) for entry in checkpoint.entries(kind)} == {3 + 3 + 3 * 3 + 25}
 
     def test_every_sequence_of_a_round_has_its_own_seed(self, target, draft, prompts):
         checkpoint, settings = Checkpoint(None, ""), replace(SETTINGS, rules=("sequoia", "traversal"), lossy=False)
@@ -138,7 +139,7 @@ def test_resumed_profile_equals_a_whole_one(
     kinds = [kind.split()[0] for kind in checkpoint.kinds() for _ in checkpoint.entries(kind)]
     calls[name].pop()  # the interrupted one was made again
     assert {other: len(made) for other, made in calls.items()} == {
-        "continue_prompts": len(random_groups(kinds.count("acceptance"))),
+        "continue_prompts": len(random_groups(len(prompts))),
         "count_reach": kinds.count("reach"),
     }
 
@@ -175,6 +176,6 @@ def test_every_rule_accepts_the_same_at_temperature_0(target, draft, prompts, ru
     other = measure(target, draft, prompts, replace(settings, rules=(rule,)), checkpoint=checkpoint)
     passes = [f"{call} 20x1 greedy" for call in ("verify", "draft", "step", "host")]
     kinds = {kind for kind in checkpoint.kinds() if not kind.startswith((SPENT, BLOCK))}
-    assert kinds == {*passes, "prefill target", "prefill draft", "acceptance on 10 positions"}
+    assert kinds == {*passes, "prefill target", "prefill draft", f"acceptance on 10 positions, {rule} 0"}
     assert other.acceptance().rule == rule
     assert other.acceptance().table.p.tolist() == plain.acceptance().table.p.tolist()

@@ -35,7 +35,7 @@ SETTINGS = Settings(
 def test_each_acceptance_equals_the_one_measured_alone(target, draft, prompts, draft_sampling):
     settings, checkpoint = replace(SETTINGS, draft_sampling=draft_sampling), Checkpoint(None, "")
     profile = measure_profile(target, draft, prompts, settings, checkpoint=checkpoint)
-    assert sorted(checkpoint.rows("acceptance on 20 positions")) == list(range(len(prompts)))
+    assert sorted(checkpoint.rows("acceptance on 20 positions, target 1.3")) == list(range(len(prompts)))
     points = [(acceptance.rule, acceptance.temperature) for acceptance in profile.acceptances]
     assert points == [("sequoia", 0.6), ("target", 0.6), ("sequoia", 0.0), ("sequoia", 1.3), ("target", 1.3)]
     for acceptance in profile.acceptances:

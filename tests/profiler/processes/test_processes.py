@@ -254,7 +254,7 @@ def test_all_processes_end_with_one_and_name_it_and_one_process_resumes(
     assert files == [path, Path(f"{path}.1")]
     assert all('"acceptance on' in file.read_text() for file in files)
     resumed = open_checkpoint(path, resume=True)
-    counted = {entry.key for entry in resumed.entries("acceptance on 8 positions")}
+    counted = {entry.key for entry in resumed.entries("acceptance on 8 positions, sequoia 0.7")}
     assert counted >= {number for group in random_groups(18)[:2] for number in group}
     assert save(measure(case, resumed), tmp_path / "profile.yaml") == whole
 
