@@ -7,12 +7,10 @@ samples outside all blocks is unknown.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 
-from treeopt.errors import TreeoptError
-from treeopt.profiler.checkpoint import Checkpoint, Entry
+from treeopt.profiler.checkpoint import Checkpoint
 from treeopt.profiler.latency.drift import remove_drift
 from treeopt.profiler.latency.load import CpuLoadReader, Load
 from treeopt.records.step_latency import Interference
@@ -39,8 +37,8 @@ def read_samples(checkpoint: Checkpoint, kind: str) -> dict[int, list[Sample]]:
     entries = checkpoint.entries(kind)
     loads: list[Load | None] = [None] * len(entries)
     for block in checkpoint.entries(OTHERS + kind):
-        end, load = _read_block(block)
-        loads[block.key : end] = [load] * len(loads[block.key : end])
+        count, used, processors, cores = block.values
+        loads[block.key : block.key + int(count)] = [Load(used, int(processors), int(cores))] * int(count)
     starts = [start.key for start in checkpoint.entries(BLOCK + kind)]
     samples: dict[int, list[Sample]] = {}
     for index, (entry, entry_load) in enumerate(zip(entries, loads, strict=True)):
@@ -52,19 +50,6 @@ def read_samples(checkpoint: Checkpoint, kind: str) -> dict[int, list[Sample]]:
 def start_block(checkpoint: Checkpoint, kind: str) -> None:
     """Store that the next samples of one kind are made at another time than those before."""
     checkpoint.append(BLOCK + kind, len(checkpoint.entries(kind)), ())
-
-
-def _read_block(entry: Entry) -> tuple[int, Load]:
-    """Return the end of a block and its load; raises TreeoptError for impossible values."""
-    with suppress(ValueError, OverflowError):
-        count, used, processors, cores = entry.values
-        end, load = entry.key + int(count), Load(used, int(processors), int(cores))
-        if 0 <= entry.key < end and load.cores >= 1 and 0 <= load.used <= load.processors > 0:
-            return end, load
-    raise TreeoptError(
-        f"checkpoint: expected a block of samples and the load of other programs. Got {entry.kind!r:.60} with "
-        f"{entry.values!r:.60}: start over with --force in place of --resume."
-    )
 
 
 class SampleFilter:

@@ -17,7 +17,6 @@ from tests.profiler.pretended import (
     measure_grid,
     verify_s,
 )
-from treeopt.errors import TreeoptError
 from treeopt.planner import Confidence
 from treeopt.planner.certainty import Certainty
 from treeopt.profiler import Checkpoint, Settings
@@ -217,26 +216,3 @@ class TestCheckpoint:
     def test_samples_of_unknown_load_are_usable(self, checkpoint):
         assert SampleFilter(checkpoint, ["verify", "draft"]).interference() is None
         assert SampleFilter(checkpoint, enough=9).usable("verify") == checkpoint.samples("verify")
-
-    @pytest.mark.parametrize(
-        ("key", "values"),
-        [
-            (0, ()),
-            (0, (1.0, 0.0, 2.0)),
-            (0, (1.0, 0.0, 0.0, 1.0)),
-            (0, (1.0, 3.0, 2.0, 2.0)),
-            (0, (1.0, float("nan"), 2.0, 2.0)),
-            (0, (float("inf"), 0.0, 2.0, 2.0)),
-            (-1, (1.0, 0.0, 2.0, 2.0)),
-            (0, (0.0, 0.0, 2.0, 2.0)),
-        ],
-    )
-    def test_impossible_blocks_are_refused(self, checkpoint, key, values):
-        checkpoint.append(OTHERS + "verify", key, values)
-        reason = r"checkpoint: expected a block .* start over with --force in place of --resume"
-        with pytest.raises(TreeoptError, match=reason):
-            read_samples(checkpoint, "verify")
-
-    def test_block_longer_than_the_samples_ends_with_them(self, checkpoint):
-        checkpoint.append(OTHERS + "verify", 1, (10**9, 0.0, 2.0, 2.0))
-        assert [sample.load for sample in read_samples(checkpoint, "verify")[4]] == [NONE] * 3
