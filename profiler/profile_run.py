@@ -153,7 +153,15 @@ class Measurement:
 
         def make_profile() -> Profile:
             measured = tuple(timer.latency() for timer in timers.values()) or latencies or ()
-            return self._profile(measured, prefill, acceptances or (counted.acceptances() if counted else ()))
+            return Profile(
+                created=now(),
+                tool=TOOL,
+                machine=describe_machine(self._target.device),
+                pair=self._pair,
+                latencies=measured,
+                prefill=prefill,
+                acceptances=acceptances or (counted.acceptances() if counted else ()),
+            )
 
         refines = self._refines and bool(timers)
         if counted is not None:
@@ -197,22 +205,6 @@ class Measurement:
     def _refines(self) -> bool:
         """Whether time is left after the first latencies, and goes to those that a plan shows to decide."""
         return self._draft is not None and not self._is_fixed
-
-    def _profile(
-        self,
-        latencies: tuple[StepLatency, ...],
-        prefill: PrefillLatency | None,
-        acceptances: tuple[MeasuredAcceptance, ...],
-    ) -> Profile:
-        return Profile(
-            created=now(),
-            tool=TOOL,
-            machine=describe_machine(self._target.device),
-            pair=self._pair,
-            latencies=latencies,
-            prefill=prefill,
-            acceptances=acceptances,
-        )
 
     def _measure_latencies(
         self, timers: dict[TimedPoint, PointTimer], deadline: Deadline, tick: Tick

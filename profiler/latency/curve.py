@@ -155,7 +155,7 @@ class LatencyCurve:
             self._add(tokens)
             self._time(self._points & {tokens} - timed, PILOT_ROUNDS)
         smaller = {tokens for tokens in self._points if tokens <= max(counts, default=0)}
-        self._time(smaller, PILOT_ROUNDS, self._undisturbed(), deadline)
+        self._time(smaller, PILOT_ROUNDS, self._filter.undisturbed(self._kind), deadline)
         points = counts & self._points
         several, single = points - {1}, points & {1}  # which have their own caches
         share = deadline.part(1 - 1 / len(points)) if several and single else deadline
@@ -186,7 +186,7 @@ class LatencyCurve:
     def repeat_disturbed(self, deadline: Deadline) -> None:
         """Time the disturbed counts until enough of their samples are undisturbed, or to the deadline."""
         start_block(self._checkpoint, self._kind)
-        self._time(self.disturbed, PILOT_ROUNDS, self._undisturbed(), deadline)
+        self._time(self.disturbed, PILOT_ROUNDS, self._filter.undisturbed(self._kind), deadline)
 
     def close(self) -> None:
         """Free the caches; the next timed pass allocates them again."""
@@ -195,9 +195,6 @@ class LatencyCurve:
     def table(self) -> LatencyTable:
         samples = self._samples()
         return LatencyTable(list(samples), [Timing(seconds) for seconds in samples.values()])
-
-    def _undisturbed(self) -> dict[int, list[float]]:
-        return self._filter.undisturbed(self._kind)
 
     def _samples(self) -> dict[int, list[float]]:
         usable = self._filter.usable(self._kind)
