@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.arrays import Float64, Int64
-from treeopt.profiler.acceptance.unroll import unroll
 from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
@@ -128,9 +127,55 @@ def eagle_children(head: EagleHead, sequence: HeadSequence, branching: int, dept
     positions, count = len(sequence.tokens), min(branching, head.tokens)
     children = torch.zeros((positions, depths, count), dtype=torch.int64, device=head.device)
     steps = min(depths, positions)
-    for depth, logits in enumerate(unroll(head, sequence.states, sequence.following, roots=positions, steps=steps)):
+    for depth, logits in enumerate(_unroll(head, sequence.states, sequence.following, roots=positions, steps=steps)):
         children[: positions - depth, depth] = _likeliest(head.name, logits, count)
     return children
+
+
+def _unroll(head: EagleHead, states: HiddenStates, tokens: Tensor, *, roots: int, steps: int) -> Iterator[Tensor]:
+    """Yield the head's logits at depth 1, 2, … below the last tokens of a sequence, each of which is a root.
+
+    Depth d yields logits (roots - d + 1, V), for root s given the d - 1 tokens after it.  As in a step, a root attends to
+    the slots up to its own, made from the target's hidden states, and to the slots that it drafted itself.
+
+    Args:
+        head: the head.
+        states: the target's at all tokens of the sequence but the last, (n, …).
+        tokens: int64 (n,), the token after each of them.
+        roots: number of roots, which are the last of these tokens.
+        steps: depths, at most `roots`.
+    """
+    slots = len(tokens)
+    if not roots:
+        return
+    tokens = head.first_slot_tokens(tokens)
+    (cache,) = new_caches(head, slots + roots * (steps - 1), 1)
+    first_root = slots - roots
+    hidden = head.hidden(head.fuse(states), tokens, SequenceAttention.of(SequenceInput.causal(cache, tokens)))
+    fed = slots
+    logits, feedback = _predict(head, hidden[first_root:])
+    yield logits
+    index = torch.arange(roots, device=head.device)
+    context = torch.arange(slots, device=head.device) <= first_root + index[:, None]
+    for step in range(1, steps):
+        rows = roots - step
+        # of the slots of each earlier step, a root attends to the one that it drafted itself
+        drafted = [index[: roots - earlier] == index[:rows, None] for earlier in range(1, step + 1)]
+        visible = torch.cat([context[:rows], *drafted], 1)
+        mask = torch.zeros(visible.shape, dtype=head.dtype, device=head.device).masked_fill(~visible, float("-inf"))
+        positions = first_root + step + index[:rows]
+        attention = SequenceAttention(cache, cache.rotations[positions], slice(fed, fed + rows), mask)
+        logits, feedback = _predict(head, head.hidden(feedback[:rows], tokens[first_root + step :], attention))
+        fed += rows
+        yield logits
+
+
+def _predict(head: EagleHead, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits and feedback for a residual stream (n, hidden)."""
+    output = head.output(hidden)
+    assert output.states is not None  # heads return feedback
+    assert output.states.last is not None
+    return output.logits, output.states.last
 
 
 @torch.inference_mode()
