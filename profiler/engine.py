@@ -21,6 +21,7 @@ from treeopt.engines.clients.client import (
 )
 from treeopt.errors import EngineError, InvalidValueError
 from treeopt.profiler.bench.interleave import order
+from treeopt.profiler.budget import NO_DEADLINE, Deadline
 from treeopt.profiler.checkpoint import Checkpoint
 
 SEED = 0
@@ -122,9 +123,9 @@ class Probe:
             tick: called after every batch.
             budget_s: seconds for all batch sizes together, after which no round is started.
         """
-        share_s = None if budget_s is None else budget_s / len(self._settings.batch_sizes)
-        for batch_size in self._settings.batch_sizes:
-            self._measure_batch_size(batch_size, tick, None if share_s is None else time.monotonic() + share_s)
+        deadline = NO_DEADLINE if budget_s is None else Deadline(time.monotonic, time.monotonic() + budget_s)
+        for batch_size, share in deadline.split(self._settings.batch_sizes):
+            self._measure_batch_size(batch_size, tick, share)
             for length in self._settings.lengths:
                 if not any(sample.steps for sample in self.samples(length, batch_size)):
                     raise EngineError(
@@ -176,13 +177,13 @@ class Probe:
         context = max(self._config.context_tokens, self._settings.max_sequence_tokens + length)
         return replace(self._config, draft_tokens=length, slots=slots, context_tokens=context)
 
-    def _measure_batch_size(self, batch_size: int, tick: Callable[[], object], until_s: float | None) -> None:
+    def _measure_batch_size(self, batch_size: int, tick: Callable[[], object], deadline: Deadline) -> None:
         prompts, lengths = len(self._settings.prompts), self._settings.lengths
         batches = -(-prompts // batch_size)
         round_samples = batches * batch_size  # the last batch of a round is filled up with the first prompts
         recorded = {length: len(self.samples(length, batch_size)) for length in lengths}
         for number in range(self._settings.rounds):
-            if number and until_s is not None and time.monotonic() > until_s:
+            if number and deadline.over():
                 return
             for group in self._groups(number):
                 if all(recorded[length] >= (number + 1) * round_samples for length in group):
