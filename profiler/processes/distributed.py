@@ -88,11 +88,9 @@ class DataParallel(Processes):
 
     def __init__(self, exit_reasons: ExitReasons) -> None:
         self.rank, self.count = exit_reasons.rank, exit_reasons.count
+        self.parts = self.count
         self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._exit_reasons = exit_reasons
-
-    def owns(self, number: int) -> bool:
-        return number % self.count == self.rank
 
     def gather(self, counted: Mapping[int, Numbers]) -> dict[int, Numbers]:
         return {number: values for counts in self._all_gather(dict(counted)) for number, values in counts.items()}
@@ -138,11 +136,9 @@ class TensorParallel(DataParallel):
 
     def __init__(self, exit_reasons: ExitReasons) -> None:
         super().__init__(exit_reasons)
+        self.parts = 1
         self.conditions = f", target split over {self.count} processes"
         self.writes_checkpoint = self.rank == 0
-
-    def owns(self, number: int) -> bool:
-        return number >= 0
 
     def gather(self, counted: Mapping[int, Numbers]) -> dict[int, Numbers]:
         """Return the common counts; raises TreeoptError if the processes' counts differ."""

@@ -18,6 +18,8 @@ class Processes:
     rank = 0
     """This process; process 0 takes the times and writes the profile."""
     count = 1
+    parts = 1
+    """Into how many parts the prompts are divided; each process counts one."""
     conditions = ""
     """Added to the conditions of a profile: how the target is split, empty if it is not."""
     writes_checkpoint = True
@@ -25,7 +27,7 @@ class Processes:
 
     def owns(self, number: int) -> bool:
         """Return whether this process counts a prompt, or a group of prompts."""
-        return number >= 0
+        return number % self.parts == self.rank % self.parts
 
     def gather(self, counted: Mapping[int, Numbers]) -> dict[int, Numbers]:
         """Return the counts of all processes, by prompt; every process must call this."""
