@@ -79,6 +79,11 @@ class Checkpoint:
             self._write("".join(f"{line}\n" for line in lines))
             self._has_entries = True
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether the file exists, which it does from the first measurement on."""
+        return self._has_entries
+
     def kinds(self) -> Iterator[str]:
         return iter(self._entries)
 

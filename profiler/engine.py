@@ -117,7 +117,9 @@ class Probe:
         self._outputs: dict[tuple[int, int], dict[str, int]] = {}
 
     def measure(self, tick: Callable[[], object] = lambda: None, *, budget_s: float | None = None) -> None:
-        """Decode what the checkpoint lacks.  Raises EngineError; earlier samples stay in the checkpoint.
+        """Decode what the checkpoint lacks.
+
+        Raises EngineError; earlier samples stay in the checkpoint, and the message names --resume if it is a file.
 
         Args:
             tick: called after every batch.
@@ -125,7 +127,12 @@ class Probe:
         """
         deadline = NO_DEADLINE if budget_s is None else Deadline(time.monotonic, time.monotonic() + budget_s)
         for batch_size, share in deadline.split(self._settings.batch_sizes):
-            self._measure_batch_size(batch_size, tick, share)
+            try:
+                self._measure_batch_size(batch_size, tick, share)
+            except EngineError as error:
+                if not self._checkpoint.is_saved:
+                    raise
+                raise EngineError(f"{error} Go on with --resume.") from error
             for length in self._settings.lengths:
                 if not any(sample.steps for sample in self.samples(length, batch_size)):
                     raise EngineError(
@@ -313,9 +320,7 @@ def _check_counters(name: str, counters: Counters, steps: int, tokens: int, leng
     accepted = tokens - steps
     numbers = (counters.drafts, counters.draft_tokens, counters.accepted_tokens, *counters.accepted_per_position)
     if min(numbers) < 0:
-        raise EngineError(
-            f"{name}: expected counters that grow. Got {min(numbers)}: was it restarted? Go on with --resume."
-        )
+        raise EngineError(f"{name}: expected counters that grow. Got {min(numbers)}: was it restarted?")
     if counters.accepted_tokens > counters.draft_tokens or counters.draft_tokens > length * counters.drafts:
         raise EngineError(
             f"{name}: expected at most {length} draft tokens in a step, and no more accepted. Got {counters.draft_tokens} drafted in "
@@ -324,7 +329,7 @@ def _check_counters(name: str, counters: Counters, steps: int, tokens: int, leng
     if counters.drafts > steps or counters.accepted_tokens > accepted + batch_size * length:
         raise EngineError(
             f"{name}: expected counters of {steps} steps and {accepted} accepted tokens. Got {counters.drafts} and "
-            f"{counters.accepted_tokens}: do other clients use it? Probe it when they do not, and go on with --resume."
+            f"{counters.accepted_tokens}: do other clients use it? Probe it when they do not."
         )
     if counters.accepted_per_position and sum(counters.accepted_per_position) != counters.accepted_tokens:
         raise EngineError(

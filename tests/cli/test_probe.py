@@ -90,7 +90,7 @@ class TestProbe:
         engine.dies_after = 12
         result = call("probe", "llama-server", *MODELS, *QUICK)
         assert result.exit_code == 1
-        assert "it is gone" in result.stderr
+        assert "it is gone. Go on with --resume." in result.stderr
         assert Path("profile.yaml.partial").exists()
         assert not Path("profile.yaml").exists()
         engine.dies_after = None
@@ -214,7 +214,7 @@ class TestServers:
     def test_a_probe_without_an_answer_leaves_nothing_to_resume(self, engine):
         engine.dies_after = 0
         start = (*self.START, "--url", "http://a:1", "--lengths", "0")
-        assert "it is gone" in refused(*start)
+        assert refused(*start).endswith("it is gone.")
         assert not Path("p.yaml.partial").exists()
         engine.dies_after = None
         succeed(*start, "--max-new-tokens", "20")

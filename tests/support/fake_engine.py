@@ -71,7 +71,7 @@ class FakeRunning(RunningEngine):
         engine, length = self.engine, self.config.draft_tokens
         engine.asked += 1
         if engine.dies_after is not None and engine.asked > engine.dies_after:
-            raise EngineError("fake: it is gone. Go on with --resume.")
+            raise EngineError("fake: it is gone.")
         new_tokens = 1 if request.prompt in engine.ends_at_once else request.max_new_tokens
         steps = accepted_of(request.prompt, length, new_tokens - 1)
         if length:

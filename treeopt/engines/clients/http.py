@@ -129,8 +129,7 @@ class HttpEngine:
             yield
         except httpx.TimeoutException as error:
             raise EngineError(
-                f"{self.title}: expected an answer within {self._timeout_s:g} s. Got none: is it overloaded? Restart it, "
-                "and go on with --resume."
+                f"{self.title}: expected an answer within {self._timeout_s:g} s. Got none: is it overloaded? Restart it."
             ) from error
         except httpx.HTTPStatusError as error:
             body = printable(error.response.text[:200])
@@ -140,7 +139,7 @@ class HttpEngine:
         except httpx.HTTPError as error:
             raise EngineError(
                 f"{self.title}: expected an answer from {self.url}. Got {printable(str(error)) or type(error).__name__}: is it "
-                "running? Go on with --resume."
+                "running?"
             ) from error
 
     def _object(self, path: str, response: httpx.Response) -> dict[str, Any]:

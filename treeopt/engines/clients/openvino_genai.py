@@ -164,8 +164,7 @@ class RunningOpenVino(RunningEngine):
         while self._pipeline.has_non_finished_requests():
             if now_s > deadline_s:
                 raise EngineError(
-                    f"{NAME}: expected an answer within {self._config.timeout_s:g} s. Got none: give more --timeout, "
-                    "and go on with --resume."
+                    f"{NAME}: expected an answer within {self._config.timeout_s:g} s. Got none: give more --timeout."
                 )
             self._pipeline.step()
             now_s = time.perf_counter()
