@@ -15,13 +15,14 @@ from treeopt.cli.options.record import list_option, options
 from treeopt.cli.outputs import check_outputs, check_unnamed, is_stdout
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import print_result, progress
-from treeopt.errors import TreeoptError
+from treeopt.errors import TreeoptError, Warning
 from treeopt.files.atomic_files import is_stream, write_bytes
 from treeopt.records.identity import Identity
 from treeopt.records.profile import require_draft_model
 
 if TYPE_CHECKING:
     from treeopt.engines.exporters.engine import Engine
+    from treeopt.trees import TreeFile
     from treeopt.trees.formats.topology import TopologyFormat
 
 SIDECAR_SUFFIX = ".provenance.json"
@@ -82,7 +83,16 @@ def _export_tree(target: "TopologyFormat", args: ExportOptions) -> None:
     values = {"suffix": args.written.suffix.lower(), "list_name": args.list_name, "max_depth": args.heads}
     content = target.write(tree.tree, **{name: values[name] for name in target.takes})
     files = _write_files(args, {MAIN: content}, lambda data: topology_provenance(target, tree, args.inputs, data))
-    print_result(topology_text(target, tree.tree), files)
+    print_result(topology_text(target, tree.tree), files, warnings=_warn_drafter(target, tree))
+
+
+def _warn_drafter(target: "TopologyFormat", tree: "TreeFile") -> list[Warning]:
+    """Warn if the programs that read a format have no drafter like the one that the tree was planned for."""
+    if tree.drafter is None or not target.drafters or tree.drafter.name in target.drafters:
+        return []
+    drafters = " or ".join("a draft model" if name == "model" else name for name in target.drafters)
+    problem = f"the tree was planned for {tree.drafter.name}, but {target.title} drafts with {drafters} only."
+    return [Warning(problem, "Solve again with such a drafter, or run this tree with treeopt run.")]
 
 
 def _export_setting(engine: "Engine", args: ExportOptions) -> None:

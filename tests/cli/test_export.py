@@ -22,7 +22,8 @@ from treeopt.planner.request import PlanRequest
 from treeopt.planner.segments import fastest_length
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.sampling import Sampling
-from treeopt.trees import TokenTree, chain, load, load_file
+from treeopt.trees import TokenTree, TreeFile, chain, k_ary, load, load_file
+from treeopt.trees.drafter_setting import drafter_setting
 from treeopt.trees.formats import FORMATS
 
 NAMES = [
@@ -89,6 +90,24 @@ def test_trees_are_imported_as_they_were_exported(name):
     succeed("import", "exported.misleading", "-o", "back.json")
     assert load("back.json") == load("tree.json")
     assert succeed("show", "exported.misleading").stdout == succeed("show", "back.json").stdout
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("drafter", "name", "needed"),
+    [
+        ("medusa", "sequoia", "a draft model"),
+        ("eagle", "umbrella", "a draft model"),
+        ("dflash", "medusa", "medusa or eagle"),
+        ("medusa", "medusa", None),
+        ("medusa", "npz", None),
+    ],
+)
+def test_a_format_without_the_drafter_of_the_tree_is_a_warning(drafter, name, needed):
+    TreeFile(tree=k_ary(2, 2), drafter=drafter_setting(drafter)).save("tree.json")
+    warnings = warnings_of(export("tree.json", "--to", name, "-o", "out"))
+    assert len(warnings) == (needed is not None)
+    assert all(f"planned for {drafter}, but" in line and f"drafts with {needed} only" in line for line in warnings)
 
 
 @pytest.mark.usefixtures("files")

@@ -186,6 +186,7 @@ SEQUOIA = TopologyFormat(
     needs=f"any tree of at most {MASK_NODES} nodes",
     text=False,
     write=write_sequoia,
+    drafters=("model",),
 )
 UMBRELLA = TopologyFormat(
     name="umbrella",
@@ -194,4 +195,5 @@ UMBRELLA = TopologyFormat(
     needs=f"any tree of at most {UMBRELLA_NODES} nodes",
     text=True,
     write=write_umbrella,
+    drafters=("model",),
 )

@@ -139,4 +139,5 @@ FORMAT = TopologyFormat(
     text=True,
     write=write,
     takes=("suffix", "list_name", "max_depth"),
+    drafters=("medusa", "eagle"),
 )

@@ -37,6 +37,8 @@ class TopologyFormat(TreeFormat):
     """Returns the file of a tree; raises InfeasibleError for unsuitable trees."""
     takes: tuple[str, ...] = ()
     """Keyword arguments of `write`, all with defaults."""
+    drafters: tuple[str, ...] = ()
+    """Drafters of the programs that read it, as in `treeopt solve --drafter`; empty for any."""
 
 
 def check_mask_nodes(tree: TokenTree, max_nodes: int) -> None:
