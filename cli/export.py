@@ -115,9 +115,7 @@ def _export_setting(engine: "Engine", args: ExportOptions) -> None:
     source = Source(
         profile=profile,
         record=None if args.record_path is None else DraftRecord.load(args.record_path),
-        tree=None if tree is None else tree.tree,
-        drafter=None if tree is None else tree.drafter,
-        provenance=None if tree is None else tree.provenance,
+        tree_file=tree,
         request=args.request,
         draft_model=args.draft_model,
         method=args.method,

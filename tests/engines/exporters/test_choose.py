@@ -14,7 +14,7 @@ from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import PlanRequest, step_model
 from treeopt.planner.segments import fastest_length
 from treeopt.records.step_latency import Imported
-from treeopt.trees import chain
+from treeopt.trees import TreeFile, chain
 
 CROWDED = {"verify": lambda n, c, b: verify_s(n, c, b) + 3e-3 * n * b}
 """Latency of a machine that is compute-bound from a few sequences on."""
@@ -46,12 +46,12 @@ def record():
 
 
 def test_survival_is_the_product_of_acceptance_by_depth():
-    survival = choose_request(invented(), tree=chain(4)).survival
+    survival = choose_request(invented(), tree_file=TreeFile(tree=chain(4))).survival
     assert survival == pytest.approx(TABLE.p[:, 0].cumprod())
 
 
 def test_verification_times_are_by_tokens_of_the_whole_batch():
-    times = choose_request(invented(conditions=[(256, 4), (256, 16)]), tree=chain(2)).verify_s
+    times = choose_request(invented(conditions=[(256, 4), (256, 16)]), tree_file=TreeFile(tree=chain(2))).verify_s
     assert list(times) == [4 * count for count in COUNTS]
     assert list(times.values()) == pytest.approx([verify_s(count, 256, 4) for count in COUNTS])
 

@@ -10,7 +10,7 @@ from treeopt.engines import ENGINES
 from treeopt.engines.exporters.choose import choose_setting
 from treeopt.engines.exporters.setting import Source
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.trees import Provenance, chain, k_ary
+from treeopt.trees import Provenance, TreeFile, chain, k_ary
 from treeopt.trees.drafter_setting import DRAFTERS, drafter_setting
 
 LOOKUP = drafter_setting("prompt-lookup", ngram=3, length=6)
@@ -98,8 +98,9 @@ OTHERS = (
 )
 
 
-def choose(name, drafter, **source):
-    return choose_setting(engine_named(name), Source(**({"tree": chain(4), "drafter": drafter} | source)))
+def choose(name, drafter, *, tree=None, provenance=None, **source):
+    file = TreeFile(tree=tree or chain(4), drafter=drafter, provenance=provenance)
+    return choose_setting(engine_named(name), Source(tree_file=file, **source))
 
 
 def test_drafters_are_written_for_engines_that_have_them():
@@ -181,8 +182,7 @@ def test_block_heads_of_tensorrt_llm_draft_chains_and_need_1_3():
     [("vllm", 7, True), ("sglang", 7, True), ("vllm", 4, False), ("vllm", None, False), ("llama-cpp", 7, False)],
 )
 def test_chains_shorter_than_the_measured_block_are_warned_of_where_the_length_sets_the_block(name, block, warned):
-    drafter = replace(BLOCK, block_draft_tokens=block)
-    setting = choose_setting(engine_named(name), Source(drafter=drafter, tree=chain(4)))
+    setting = choose(name, replace(BLOCK, block_draft_tokens=block))
     warnings = [text for text in map(str, setting.warnings) if "blocks of" in text]
     expected = (
         f"{engine_named(name).title} drafts blocks of as many tokens as it is set to, 4, but acceptance was measured with "

@@ -37,8 +37,8 @@ def choose_setting(engine: Engine, source: Source) -> Setting:
     Raises InvalidValueError for an unknown method, InfeasibleError if the engine does not accept the setting.
     """
     check_method(engine, source.method)
-    if source.drafter is not None:
-        return set_drafter(engine, source, source.drafter)
+    if source.tree_file is not None and source.tree_file.drafter is not None:
+        return set_drafter(engine, source, source.tree_file)
     source = source.for_engine(engine)
     if source.profile is None:
         return _set_tree_depth(engine, source)

@@ -8,17 +8,20 @@ from treeopt.engines.exporters.setting import UNNAMED_DRAFT, Setting, Source, tu
 from treeopt.errors import InfeasibleError, InvalidValueError, Warning
 from treeopt.planner import best_drafter, drafter_choices, requested_plan, tree_file
 from treeopt.records.profile import Profile
-from treeopt.trees import Provenance, TokenTree, kind_of
+from treeopt.trees import Provenance, TokenTree, TreeFile, kind_of
 from treeopt.trees.drafter_parameters import DynamicTree
 from treeopt.trees.drafter_setting import DrafterSetting
 
 
-def set_drafter(engine: Engine, source: Source, drafter: DrafterSetting) -> Setting:
-    """Return an engine's setting of a drafter; the only prediction is the tree file's, which holds for treeopt's decoder.
+def set_drafter(engine: Engine, source: Source, file: TreeFile) -> Setting:
+    """Return an engine's setting of a tree file's drafter.
 
+    The only prediction is that of the tree file, which holds for treeopt's decoder.
     Raises InfeasibleError if the engine has no such drafter or does not accept the setting, InvalidValueError for the
     method of another kind of drafter.
     """
+    drafter, provenance = file.drafter, file.provenance or Provenance()
+    assert drafter is not None  # other tree files are of a draft model
     kind = _drafter_kind(drafter)
     if kind not in engine.methods:
         same_head = drafter.name == "ddtree" and "dflash" in engine.methods
@@ -27,9 +30,9 @@ def set_drafter(engine: Engine, source: Source, drafter: DrafterSetting) -> Sett
             f"{engine.title}: expected one of its drafters, {_describe_drafters(engine)}. Got {drafter.name}: run it with "
             f"treeopt run, or {instead}."
         )
-    if not drafter.builds_own_trees and (source.tree is None or source.tree.nodes == 1):
+    if not drafter.builds_own_trees and file.tree.nodes == 1:
         return turn_off(engine)
-    tree, warnings = _fit_tree(engine, drafter, source.tree)
+    tree, warnings = _fit_tree(engine, drafter, file.tree)
     request = SettingRequest(
         tree=tree,
         rule="target",
@@ -39,7 +42,7 @@ def set_drafter(engine: Engine, source: Source, drafter: DrafterSetting) -> Sett
         ngram=drafter.value("ngram") if kind == "prompt-lookup" else None,
         engine_version=source.engine_version,
     )
-    output, provenance = render_setting(engine, request), source.provenance or Provenance()
+    output = render_setting(engine, request)
     notes: tuple[str, ...] = ()
     if provenance.speedup is not None:
         notes = (f"Predicted in treeopt's decoder: {provenance.speedup:.2f}x plain decoding.",)
@@ -70,10 +73,7 @@ def set_fastest_drafter(engine: Engine, source: Source, profile: Profile) -> Set
     if best is plain:
         setting = turn_off(engine, possible)
         return replace(setting, warnings=(*plan.warnings, *setting.warnings))
-    provenance = tree_file(plan, profile, source="profile", choice=best).provenance
-    drafter = best.option.drafter
-    chosen = replace(source, drafter=drafter, tree=best.option.tree, provenance=provenance)
-    setting = set_drafter(engine, chosen, drafter)
+    setting = set_drafter(engine, source, tree_file(plan, profile, source="profile", choice=best))
     return replace(setting, warnings=(*plan.warnings, *setting.warnings))
 
 
@@ -105,9 +105,7 @@ def _choose_method(engine: Engine, kind: str, method: str | None) -> str | None:
     return method or default
 
 
-def _fit_tree(
-    engine: Engine, drafter: DrafterSetting, tree: TokenTree | None
-) -> tuple[DynamicTree, tuple[Warning, ...]]:
+def _fit_tree(engine: Engine, drafter: DrafterSetting, tree: TokenTree) -> tuple[DynamicTree, tuple[Warning, ...]]:
     """Return the tree that the engine drafts, and the warning that it is not the planned one."""
     if drafter.name == "prompt-lookup":
         return DynamicTree.chain(drafter.value("length")), ()
@@ -118,7 +116,6 @@ def _fit_tree(
             return planned, ()
         problem = f"{engine.title} drafts chains only: it gets the depth of the dynamic tree of {planned.nodes} nodes."
         return DynamicTree.chain(planned.depth), (Warning(problem, BENCH_FIRST),)
-    assert tree is not None  # set_drafter
     chain = DynamicTree.chain(tree.max_depth)
     if kind_of(tree) != "tree":
         return chain, ()

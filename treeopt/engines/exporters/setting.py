@@ -8,9 +8,8 @@ from treeopt.errors import InfeasibleError, Warning
 from treeopt.planner import DrafterChoice, PlanRequest, Prediction
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.profile import Profile
-from treeopt.trees import Provenance, TokenTree, chain, describe_tree, kind_of
+from treeopt.trees import TokenTree, TreeFile, chain, describe_tree, kind_of
 from treeopt.trees.drafter_parameters import DynamicTree
-from treeopt.trees.drafter_setting import DrafterSetting
 
 UNNAMED_DRAFT = "DRAFT"
 """Placeholder for a draft model without a name."""
@@ -23,18 +22,18 @@ class Source:
     profile: Profile | None = None
     record: DraftRecord | None = None
     """For engines that draft dynamic trees; others ignore it."""
-    tree: TokenTree | None = None
+    tree_file: TreeFile | None = None
     """The user's tree: a chain is exported as it is, a tree with branches is replaced by what the engine drafts."""
-    drafter: DrafterSetting | None = None
-    """Drafter of the tree file; None for a draft model."""
-    provenance: Provenance | None = None
-    """Provenance of the tree file."""
     request: PlanRequest = field(default_factory=PlanRequest)
     """Rule, temperature, context and batch size; most nodes, root included, and levels."""
     draft_model: str | None = None
     """Draft model as the engine loads it; by default as profiled."""
     method: str | None = None
     engine_version: str | None = None
+
+    @property
+    def tree(self) -> TokenTree | None:
+        return None if self.tree_file is None else self.tree_file.tree
 
     @property
     def chain_length(self) -> int | None:
