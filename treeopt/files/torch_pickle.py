@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
+
+from treeopt.arrays import Array
 from treeopt.errors import FormatError
 from treeopt.files.fields import abbreviate
 
@@ -121,6 +124,27 @@ def inspect_torch_file(path: Path, file: BinaryIO) -> TorchContent:
     except _UNREADABLE as error:
         raise _error(path, f"a truncated or invalid one ({abbreviate(str(error))})") from None
     return TorchContent(content, {key: stored.start for key, stored in ranges.items()})
+
+
+def view_tensor(data: bytes, starts: Mapping[str, int], value: object) -> object:
+    """Return a tensor as a read-only array on the bytes of its file if numpy takes its sizes, any other value unchanged.
+
+    `starts` are those of `TorchContent`. A bfloat16 tensor, a type that numpy lacks, becomes float32.
+    """
+    if not isinstance(value, StoredTensor):
+        return value
+    storage = value.storage
+    items: Array
+    if storage.dtype == "bfloat16":  # the first half of a float32
+        halves = np.frombuffer(data, np.uint16, storage.items, starts[storage.key])
+        items = (halves.astype(np.uint32) << 16).view(np.float32)
+    else:
+        items = np.frombuffer(data, storage.dtype, storage.items, starts[storage.key])
+    strides = [stride * items.itemsize for stride in value.strides]
+    try:
+        return np.lib.stride_tricks.as_strided(items[value.offset :], value.shape, strides, writeable=False)
+    except (ValueError, OverflowError):  # huge sizes or strides, which an empty or an expanded tensor may have
+        return value
 
 
 def _inspect_archive(

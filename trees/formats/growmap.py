@@ -15,7 +15,7 @@ import numpy as np
 from treeopt.arrays import Array
 from treeopt.errors import FormatError
 from treeopt.files.fields import abbreviate, quote_name
-from treeopt.files.torch_pickle import StoredTensor, inspect_torch_file
+from treeopt.files.torch_pickle import inspect_torch_file, view_tensor
 from treeopt.trees.formats.adjacency import list_children, tree_from_children
 from treeopt.trees.formats.topology import (
     MASK_NODES,
@@ -157,26 +157,8 @@ def read_sequoia(path: Path, data: bytes) -> TokenTree:
     if not isinstance(content, dict):
         reason = f"expected a growmap, a dict of six keys. Got {abbreviate(content)}: is it an acceptance vector, or weights?"
         raise FormatError(path, "content", reason)
-    arrays = {key: _array_of_tensor(data, starts, content[key]) for key in ARRAYS if key in content}
+    arrays = {key: view_tensor(data, starts, content[key]) for key in ARRAYS if key in content}
     return tree_from_growmap(path, {**content, **arrays}, MASK_NODES)
-
-
-def _array_of_tensor(data: bytes, starts: Mapping[str, int], value: object) -> object:
-    """Return a tensor as an array if numpy takes its sizes, any other value unchanged."""
-    if not isinstance(value, StoredTensor):
-        return value
-    storage = value.storage
-    items: Array
-    if storage.dtype == "bfloat16":  # the first half of a float32; numpy has no such dtype
-        halves = np.frombuffer(data, np.uint16, storage.items, starts[storage.key])
-        items = (halves.astype(np.uint32) << 16).view(np.float32)
-    else:
-        items = np.frombuffer(data, storage.dtype, storage.items, starts[storage.key])
-    strides = [stride * items.itemsize for stride in value.strides]
-    try:
-        return np.lib.stride_tricks.as_strided(items[value.offset :], value.shape, strides, writeable=False)
-    except (ValueError, OverflowError):  # huge sizes or strides, which an empty or an expanded tensor may have
-        return value
 
 
 SEQUOIA = TopologyFormat(

@@ -1,9 +1,11 @@
 """Acceptance in plain JSON, as rates per position, conditional rates, counts or a table, and Sequoia's torch vector."""
 
 import io
-import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from treeopt.engines.importers.acceptance_tables import (
     acceptance_from_conditional,
@@ -13,8 +15,8 @@ from treeopt.engines.importers.acceptance_tables import (
 )
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.importer import ImportedAcceptance, Importer
-from treeopt.files.fields import Fields
-from treeopt.files.torch_pickle import LEGACY_START, inspect_torch_file
+from treeopt.files.fields import Fields, abbreviate
+from treeopt.files.torch_pickle import LEGACY_START, inspect_torch_file, view_tensor
 from treeopt.records.acceptance import AcceptanceTable
 
 RATES, CONDITIONAL, TABLE = "synthetic_acceptance_rates", "conditional", "p"
@@ -114,23 +116,15 @@ def read_torch_vector(file: ForeignFile) -> ImportedAcceptance:
 
 
 def _load_vector(file: ForeignFile) -> list[float]:
-    inspect_torch_file(Path(file.path), io.BytesIO(file.data))
-    import torch
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            content = torch.load(io.BytesIO(file.data), map_location="cpu", weights_only=True)
-            vector = content if isinstance(content, torch.Tensor) else torch.tensor(content, dtype=torch.float64)
-            fits = vector.ndim == 1 and 0 < vector.numel() <= MAX_RANKS  # before an expanded tensor is copied
-            valid = fits and bool(torch.isfinite(vector).all())
-            values: list[float] = vector.detach().to(torch.float64).tolist() if valid else []
-    except Exception as error:  # noqa: BLE001, a broken pickle may raise anything
-        reason = f"expected one row of numbers ({type(error).__name__}). Is it an acceptance vector?"
-        raise file.error("content", reason) from None
-    if not values:
-        raise file.error("content", "expected one row of finite numbers. Got another tensor: is it a vector?")
-    return values
+    content, starts = inspect_torch_file(Path(file.path), io.BytesIO(file.data))
+    with suppress(ValueError):  # of lists of unequal lengths
+        vector = np.asarray(view_tensor(file.data, starts, content))
+        is_row = vector.ndim == 1 and 0 < vector.size <= MAX_RANKS  # before an expanded tensor is copied
+        if is_row and vector.dtype.kind in "buif" and np.isfinite(vector).all():
+            values: list[float] = vector.astype(np.float64).tolist()
+            return values
+    got = abbreviate(content)
+    raise file.error("content", f"expected one row of finite numbers. Got {got}. Is it an acceptance vector?")
 
 
 PLAIN = Importer(
