@@ -33,8 +33,8 @@ class StepCounts:
     StepCounts(reached=(100, 60, 30), accepted=(60, 30, 0))
     """
 
-    reached: tuple[int, ...]
-    accepted: tuple[int, ...]
+    reached: tuple[float, ...]
+    accepted: tuple[float, ...]
 
     @classmethod
     def from_lengths(cls, steps: Mapping[int, int], depth: int) -> "StepCounts":
@@ -56,6 +56,17 @@ class StepCounts:
         return cls(reached, tuple(int(np.count_nonzero(taken > position)) for position in positions))
 
     @classmethod
+    def from_accepted(cls, drafts: float, accepted: Sequence[float]) -> "StepCounts":
+        """Return the counts of drafts that had each position accepted, without positions that none reached.
+
+        >>> StepCounts.from_accepted(100, [60, 0, 0])
+        StepCounts(reached=(100, 60), accepted=(60, 0))
+        """
+        reached = (drafts, *accepted[:-1])
+        depth = sum(count > 0 for count in reached)
+        return cls(reached[:depth], tuple(accepted[:depth]))
+
+    @classmethod
     def from_rates(cls, rates: Sequence[float], drafts: int) -> "StepCounts":
         """Return the counts of rounded rates, each the share of all drafts that accepted a position.
 
@@ -65,10 +76,7 @@ class StepCounts:
         StepCounts(reached=(3, 2, 1), accepted=(2, 1, 0))
         """
         _check_range(rates)
-        accepted = tuple(round(rate * drafts) for rate in rates)
-        reached = (drafts, *accepted[:-1])
-        depth = sum(count > 0 for count in reached)
-        return cls(reached[:depth], accepted[:depth])
+        return cls.from_accepted(drafts, [round(rate * drafts) for rate in rates])
 
 
 def pool_steps(
@@ -77,11 +85,13 @@ def pool_steps(
     *,
     prompts: int | None = None,
     one_sequence: bool = True,
+    shorter_drafts: bool = False,
 ) -> ImportedAcceptance:
     """Return the chain acceptance of all requests together, without positions that no step reached.
 
     With several requests the errors are those of requests. With one they are those of one sequence, in which positions
-    are alike, or with `one_sequence` false those of independent positions.
+    are alike, or with `one_sequence` false those of independent positions. With `shorter_drafts`, steps count as if they
+    had drafted more tokens than they did, which the kind then contains.
     Raises InvalidValueError if no step drafted anything.
     """
     reached = _sum_groups([request.reached for request in counts])
@@ -91,9 +101,28 @@ def pool_steps(
         raise InvalidValueError("steps: expected at least one that drafted. Got none: has it drafted yet?")
     reached, accepted = reached[:, :depth], accepted[:, :depth]
     sums = None if len(reached) == 1 else SequenceSums(reached, accepted[:, :, None])
-    table = _table_from_steps(reached[0], accepted[0], one_sequence=one_sequence) if sums is None else sums.table()
-    drafts = int(reached[:, 0].sum())
+    table = _sequence_table(reached[0], accepted[0], one_sequence=one_sequence) if sums is None else sums.table()
+    kind = f"{kind}; {SHORTER_DRAFTS}" if shorter_drafts else kind
+    drafts = max(1, round(reached[:, 0].sum()))
     return ImportedAcceptance(table=table, kind=kind, prompts=prompts, positions=drafts, sequences=sums)
+
+
+def pool_lengths(
+    histograms: Sequence[Mapping[int, int]],
+    kind: str,
+    *,
+    depth: int | None = None,
+    prompts: int | None = None,
+    one_sequence: bool = True,
+) -> ImportedAcceptance:
+    """Return the chain acceptance of all requests together, from the steps of each by accepted draft tokens.
+
+    `depth` is the number of draft tokens, by default the most that a step accepted, at least 1.
+    """
+    if depth is None:
+        depth = max([1, *(max(steps, default=1) for steps in histograms)])
+    counts = [StepCounts.from_lengths(steps, depth) for steps in histograms]
+    return pool_steps(counts, kind, prompts=prompts, one_sequence=one_sequence)
 
 
 def acceptance_from_rates(rates: Sequence[float], kind: str) -> ImportedAcceptance:
@@ -119,10 +148,12 @@ def acceptance_from_conditional(p: Sequence[float], kind: str) -> ImportedAccept
     return ImportedAcceptance(table=AcceptanceTable([[value] for value in p]), kind=kind)
 
 
-def acceptance_from_counts(drafts: float, accepted: Sequence[float], kind: str) -> ImportedAcceptance:
+def acceptance_from_counts(
+    drafts: float, accepted: Sequence[float], kind: str, *, shorter_drafts: bool = False
+) -> ImportedAcceptance:
     """Return the chain's acceptance from the number of drafts, and how many of them had each position accepted.
 
-    Its standard errors assume independent positions.
+    Its standard errors assume independent positions; `shorter_drafts` as in `pool_steps`.
     Raises InvalidValueError without drafts, and for a count above the one before it.
 
     >>> acceptance_from_counts(100, [80, 40], "counts").table.standard_error.round(3).tolist()
@@ -134,23 +165,17 @@ def acceptance_from_counts(drafts: float, accepted: Sequence[float], kind: str) 
     if most > drafts:
         raise InvalidValueError(f"accepted: expected at most {drafts:g} of a position, the drafts. Got {most:g}.")
     check_rates([count / drafts for count in accepted], "accepted")
-    pairs = [(before, count) for before, count in zip([drafts, *accepted[:-1]], accepted, strict=True) if before > 0]
-    table = _table_from_steps([before for before, _ in pairs], [count for _, count in pairs])
-    return ImportedAcceptance(table=table, kind=kind, positions=max(1, round(drafts)))
+    return pool_steps(
+        [StepCounts.from_accepted(drafts, accepted)], kind, one_sequence=False, shorter_drafts=shorter_drafts
+    )
 
 
-def _table_from_steps(
-    reached: Sequence[float] | Float64, accepted: Sequence[float] | Float64, *, one_sequence: bool = False
-) -> AcceptanceTable:
-    """Return the chain's table from the drafts that reached each position, at least one, and those that accepted it.
-
-    Its standard errors assume independent positions, or with `one_sequence` positions that are alike.
-    """
-    counts = np.array(reached, np.float64)
-    p = np.array(accepted, np.float64)[:, None] / counts[:, None]
-    AcceptanceTable(p)  # refuses more accepted than reached drafts, of which there is no standard error
-    positions = independent_positions(p, counts[:, None], 1) if one_sequence else counts[:, None]
-    return AcceptanceTable(p, counts=counts, standard_error=posterior_error(p, positions))
+def _sequence_table(reached: Float64, accepted: Float64, *, one_sequence: bool) -> AcceptanceTable:
+    """Return the chain's table of one sequence, or of independent positions; raises InvalidValueError for p above 1."""
+    p, counts = (accepted / reached)[:, None], reached[:, None]
+    positions = independent_positions(p, counts, 1) if one_sequence else counts
+    with np.errstate(invalid="ignore"):  # the error of a p above 1, which the table refuses
+        return AcceptanceTable(p, counts=reached, standard_error=posterior_error(p, positions))
 
 
 def acceptance_from_mean(
@@ -235,7 +260,7 @@ def _check_range(rates: Sequence[float], name: str = "rates") -> None:
             raise InvalidValueError(f"{name}: expected shares from 0 to 1. Got {rate:g} at position {position}{hint}")
 
 
-def _sum_groups(rows: Sequence[Sequence[int]]) -> Float64:
+def _sum_groups(rows: Sequence[Sequence[float]]) -> Float64:
     """Return a row per request, or per group of neighbours, with zeros after the shorter ones."""
     groups = min(len(rows), MAX_GROUPS)
     sums = np.zeros((groups, max(map(len, rows), default=0)))

@@ -198,8 +198,17 @@ def _unwrap_batch_response(line: JsonObject) -> JsonObject:
     return JsonObject(line.path, line.place, body) if isinstance(body, dict) else line
 
 
-def check_equal(fields: Fields, field: str, *, expected: float, got: float, within: float, why: str) -> None:
-    """Raise FormatError for a number that contradicts the others of its file."""
+def check_equal(
+    fields: Fields, field: str, expected: float, why: str, *, within: float = 0.0, got: float | None = None
+) -> None:
+    """Raise FormatError for a number that contradicts the others of its file.
+
+    `got` is by default the number of the field, which a file may lack.
+    """
+    if got is None:
+        if field not in fields:
+            return
+        got = fields.number(field)
     if not abs(got - expected) <= within:
         raise fields.error(
             field, f"expected {expected:.6g}, {why}. Got {got:.6g}: one of them is wrong, write it again."

@@ -30,7 +30,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treeopt.engines.importers.acceptance_tables import (
-    SHORTER_DRAFTS,
     StepCounts,
     acceptance_from_counts,
     acceptance_from_totals,
@@ -200,8 +199,9 @@ def _pool_requests(file: ForeignFile, requests: Sequence[_Request]) -> ImportedA
         field,
         pool_steps,
         [file.build(field, StepCounts.from_rates, request.rates, steps) for request, steps in counted],
-        f"{REQUESTS_KIND}; {SHORTER_DRAFTS}" if has_shorter else REQUESTS_KIND,
+        REQUESTS_KIND,
         prompts=len(counted),
+        shorter_drafts=has_shorter,
     )
 
 

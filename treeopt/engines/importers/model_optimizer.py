@@ -22,10 +22,9 @@ from itertools import accumulate, pairwise
 from operator import mul
 
 from treeopt.engines.importers.acceptance_tables import (
-    StepCounts,
     acceptance_from_conditional,
     acceptance_from_rates,
-    pool_steps,
+    pool_lengths,
 )
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
 from treeopt.engines.importers.importer import ImportedAcceptance, Importer
@@ -53,14 +52,11 @@ def read_bench(file: ForeignFile) -> ImportedAcceptance:
     steps = sum(histogram.values())
     if not steps or min(histogram) < 1:
         raise fields.error(BENCH_HISTOGRAM, "expected steps of 1 token or more, the target's own included. Got others.")
-    if BENCH_MEAN in fields:
-        mean = sum(tokens * count for tokens, count in histogram.items()) / steps
-        got, why = fields.number(BENCH_MEAN), f"the mean of {BENCH_HISTOGRAM}"
-        check_equal(fields, BENCH_MEAN, expected=mean, got=got, within=BENCH_ROUNDING * mean, why=why)
+    mean = sum(tokens * count for tokens, count in histogram.items()) / steps
+    check_equal(fields, BENCH_MEAN, mean, f"the mean of {BENCH_HISTOGRAM}", within=BENCH_ROUNDING * mean)
     _check_bench_rates(fields, histogram)
     accepted = {tokens - 1: count for tokens, count in histogram.items()}
-    counts = StepCounts.from_lengths(accepted, max(1, *accepted))
-    return file.build(BENCH_HISTOGRAM, pool_steps, [counts], "specdec_bench", one_sequence=False)
+    return file.build(BENCH_HISTOGRAM, pool_lengths, [accepted], "specdec_bench", one_sequence=False)
 
 
 def _check_bench_rates(fields: Fields, histogram: Mapping[int, int]) -> None:
@@ -72,9 +68,7 @@ def _check_bench_rates(fields: Fields, histogram: Mapping[int, int]) -> None:
             continue
         rates = fields.mapping(name)
         for length, count, total in zip(lengths, reached, totals, strict=True):
-            if str(length) in rates:
-                got, why = rates.number(str(length)), f"as in {BENCH_HISTOGRAM}"
-                check_equal(rates, str(length), expected=count / total, got=got, within=BENCH_ROUNDING, why=why)
+            check_equal(rates, str(length), count / total, f"as in {BENCH_HISTOGRAM}", within=BENCH_ROUNDING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,13 +168,13 @@ def _check_rates(fields: Fields, rates: _Rates) -> None:
         products = accumulate(rates.conditional, mul)
         for position, (got, expected) in enumerate(zip(rates.marginal, products, strict=True)):
             why = f"the product of the {CONDITIONAL} up to there"
-            check_equal(fields, f"{MARGINAL}[{position}]", expected=expected, got=got, within=RATE_ROUNDING, why=why)
+            check_equal(fields, f"{MARGINAL}[{position}]", expected, why, within=RATE_ROUNDING, got=got)
     if rates.steps:
         total = sum(rates.steps.values())
         for position, got in enumerate(rates.survival):
             expected = sum(count for length, count in rates.steps.items() if length > position) / total
             field = f"{CONDITIONAL if rates.marginal is None else MARGINAL}[{position}]"
-            check_equal(fields, field, expected=expected, got=got, within=RATE_ROUNDING, why=f"as in {HISTOGRAM}")
+            check_equal(fields, field, expected, f"as in {HISTOGRAM}", within=RATE_ROUNDING, got=got)
 
 
 def _check_means(fields: JsonObject, rates: _Rates, length: int) -> None:
@@ -190,8 +184,7 @@ def _check_means(fields: JsonObject, rates: _Rates, length: int) -> None:
         mean, why = 1 + accepted / sum(rates.steps.values()), f"the mean of {HISTOGRAM}"
     else:
         mean, why = 1 + sum(rates.survival), "1 + the sum of the marginal rates"
-    if MEAN in fields:
-        check_equal(fields, MEAN, expected=mean, got=fields.number(MEAN), within=MEAN_ROUNDING, why=why)
+    check_equal(fields, MEAN, mean, why, within=MEAN_ROUNDING)
     by_length = fields.content.get(BY_LENGTH)
     if not isinstance(by_length, dict):
         return
@@ -202,7 +195,7 @@ def _check_means(fields: JsonObject, rates: _Rates, length: int) -> None:
             raise means.error(name, "expected a number of draft tokens as name. Got another: name it so.")
         got = means.number(name, least=1.0, most=drafted + 1.0)
         if drafted == length:
-            check_equal(means, name, expected=mean, got=got, within=MEAN_ROUNDING, why=why)
+            check_equal(means, name, mean, why, within=MEAN_ROUNDING, got=got)
 
 
 def _build_acceptance(fields: Fields, rates: _Rates, length: int) -> ImportedAcceptance:
@@ -210,8 +203,7 @@ def _build_acceptance(fields: Fields, rates: _Rates, length: int) -> ImportedAcc
     if "accept_length_model" in fields and fields.text("accept_length_model") == "measured_per_k":
         kind = f"{kind}; measured with drafts of {length} tokens"
     if rates.steps:
-        counts = StepCounts.from_lengths(rates.steps, length)
-        return fields.build(HISTOGRAM, pool_steps, [counts], kind, one_sequence=False)
+        return fields.build(HISTOGRAM, pool_lengths, [rates.steps], kind, depth=length, one_sequence=False)
     if rates.conditional is None:
         return fields.build(MARGINAL, acceptance_from_rates, rates.marginal, kind)
     reached = [1.0, *rates.survival[:-1]]

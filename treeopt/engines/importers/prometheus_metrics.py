@@ -5,12 +5,7 @@ Without counters by position, as in versions that have totals only, all position
 
 from collections import defaultdict
 
-from treeopt.engines.importers.acceptance_tables import (
-    MAX_LENGTH,
-    SHORTER_DRAFTS,
-    acceptance_from_counts,
-    acceptance_from_totals,
-)
+from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, acceptance_from_counts, acceptance_from_totals
 from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.importer import ImportedAcceptance, Importer
 from treeopt.engines.prometheus import (
@@ -99,8 +94,7 @@ def _build_acceptance(file: ForeignFile, engines: list[_Values], program: str) -
         for values in engines
         if (DRAFTED, None) in values
     )
-    kind = f"{kind}; {SHORTER_DRAFTS}" if has_shorter else kind
-    return file.build("content", acceptance_from_counts, drafts, sums, kind)
+    return file.build("content", acceptance_from_counts, drafts, sums, kind, shorter_drafts=has_shorter)
 
 
 def _accepted_by_position(values: _Values) -> dict[int, float]:

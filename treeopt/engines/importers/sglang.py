@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, StepCounts, acceptance_from_mean, pool_steps
+from treeopt.engines.importers.acceptance_tables import MAX_LENGTH, acceptance_from_mean, pool_lengths
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, NUMBER, ForeignFile, JsonObject, check_equal
 from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, ImportedAcceptance, Importer
 from treeopt.engines.importers.sweep import LENGTH, ROOTED, unify_name
@@ -52,14 +52,8 @@ def read_responses(file: ForeignFile) -> ImportedAcceptance:
             META, f"expected {HISTOGRAMS[0]} of at least one request. Got none: does the server draft? Update SGLang."
         )
     histograms = [histogram for histogram in map(_read_histogram, counted) if histogram]
-    depth = max((max(histogram) for histogram in histograms), default=0)
-    return file.build(
-        META,
-        pool_steps,
-        [StepCounts.from_lengths(histogram, max(depth, 1)) for histogram in histograms],
-        f"SGLang responses; {BEST_PATHS} if it drafted trees",
-        prompts=len(histograms),
-    )
+    kind = f"SGLang responses; {BEST_PATHS} if it drafted trees"
+    return file.build(META, pool_lengths, histograms, kind, prompts=len(histograms))
 
 
 def _find_metas(response: JsonObject) -> list[JsonObject]:
@@ -73,7 +67,7 @@ def _find_metas(response: JsonObject) -> list[JsonObject]:
     if metas is None and content.keys() & {*HISTOGRAMS}:
         metas = content
     listed = metas if isinstance(metas, list) else [metas]
-    return [JsonObject(response.path, response.place, meta) for meta in listed if isinstance(meta, dict)]
+    return [JsonObject(response.path, response.place, meta).inner() for meta in listed if isinstance(meta, dict)]
 
 
 def _read_histogram(meta: JsonObject) -> dict[int, int]:
@@ -83,19 +77,17 @@ def _read_histogram(meta: JsonObject) -> dict[int, int]:
     if not histogram:
         return histogram
     steps, accepted = sum(histogram.values()), sum(length * count for length, count in histogram.items())
-    if meta.content.get(STEPS) is not None and (total := meta.integer(STEPS, least=0)) != steps:
+    if STEPS in meta and (total := meta.integer(STEPS, least=0)) != steps:
         raise meta.error(name, f"expected {total} steps, as {STEPS} has. Got {steps}: one is wrong, save it again.")
-    if meta.content.get(TOKENS) is not None:
+    if TOKENS in meta:
         total = meta.integer(TOKENS, least=0)
         if accepted > total + max(histogram):  # the last step may be cut off
             raise meta.error(
                 TOKENS,
                 f"expected at least about the {accepted} accepted tokens. Got {total}: one is wrong, save it again.",
             )
-    if meta.content.get(MEAN) is not None:
-        expected, within = 1 + accepted / steps, 0.01 + (2 + max(histogram)) / steps  # first token, cut at the end
-        why = f"1 + accepted tokens / steps of {name}"
-        check_equal(meta, MEAN, expected=expected, got=meta.number(MEAN), within=within, why=why)
+    within = 0.01 + (2 + max(histogram)) / steps  # first token, cut at the end
+    check_equal(meta, MEAN, 1 + accepted / steps, f"1 + accepted tokens / steps of {name}", within=within)
     return histogram
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treeopt.engines.importers.acceptance_tables import StepCounts, pool_steps
+from treeopt.engines.importers.acceptance_tables import pool_lengths
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile
 from treeopt.engines.importers.importer import ImportedAcceptance, Importer
 from treeopt.files.fields import Fields
@@ -35,19 +35,13 @@ def read_answers(file: ForeignFile) -> ImportedAcceptance:
     """
     file.check_one("model_id", "the answers of one model", [answer.content.get("model_id") for answer in file.objects])
     answers = [_count_steps(answer) for answer in file.objects]
-    depth = max((max(steps) for steps in answers if steps), default=0)
-    if depth == 0:
+    if not any(max(steps, default=0) for steps in answers):
         raise file.error(
             "accept_lengths",
             "expected steps of more than 1 token. Got none: take the answers of the speculative run, not of a baseline.",
         )
-    return file.build(
-        "accept_lengths",
-        pool_steps,
-        [StepCounts.from_lengths(steps, depth) for steps in answers],
-        "Spec-Bench answers; of a tree's best paths if it drafted trees",
-        prompts=len(answers),
-    )
+    kind = "Spec-Bench answers; of a tree's best paths if it drafted trees"
+    return file.build("accept_lengths", pool_lengths, answers, kind, prompts=len(answers))
 
 
 def _count_steps(answer: Fields) -> Counter[int]:

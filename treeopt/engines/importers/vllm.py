@@ -22,7 +22,6 @@ from itertools import accumulate
 from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import (
-    SHORTER_DRAFTS,
     StepCounts,
     acceptance_from_rates,
     check_rates,
@@ -92,13 +91,8 @@ def read_log(file: ForeignFile) -> ImportedAcceptance:
         file.build("content", StepCounts.from_rates, list(accumulate(rates, min)), drafts)
         for rates, drafts in counted
     ]
-    return file.build(
-        "content",
-        pool_steps,
-        counts,
-        f"vLLM log, {len(counted)} line{'s' * (len(counted) > 1)}{f'; {SHORTER_DRAFTS}' if has_shorter else ''}",
-        one_sequence=False,
-    )
+    kind = f"vLLM log, {len(counted)} line{'s' * (len(counted) > 1)}"
+    return file.build("content", pool_steps, counts, kind, one_sequence=False, shorter_drafts=has_shorter)
 
 
 def _count_drafts(rates: Sequence[float], accepted_tokens: int, full_drafts: int) -> int:
@@ -171,16 +165,10 @@ def _pool_runs(file: ForeignFile, runs: Sequence[Fields], rounding: float) -> Im
             accepted = run.integer(ACCEPTED, least=0)
             within = (0.5 + rounding * drafts) * len(rates)  # each count was rounded, and each printed rate
             why = f"{ACCEPTED}, over all drafts"
-            check_equal(run, RATES, expected=accepted, got=sum(steps.accepted), within=within, why=why)
+            check_equal(run, RATES, accepted, why, within=within, got=sum(steps.accepted))
         has_shorter |= DRAFTED in run and run.integer(DRAFTED, least=0) < drafts * len(rates)
         counts.append(steps)
-    return file.build(
-        RATES,
-        pool_steps,
-        counts,
-        f"{kind}; {SHORTER_DRAFTS}" if has_shorter else kind,
-        one_sequence=False,
-    )
+    return file.build(RATES, pool_steps, counts, kind, one_sequence=False, shorter_drafts=has_shorter)
 
 
 LOG = Importer(
