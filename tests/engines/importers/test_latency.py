@@ -365,8 +365,8 @@ class TestBatchedBench:
         (latency,) = read_times("\n".join(["llama_context: n_seq = 4", names, "|---|" * 5, *rows, ""]))
         assert (latency.context_tokens, latency.verify.tokens.tolist()) == (544, [1, 4])
         assert latency.verify.medians_s.tolist() == pytest.approx([0.010, 0.0125])
-        refuse_times(f"{names}\n{rows[0]}\n{rows[1][:55]}", "line 3", "10 values. Got 6: is the file complete")
-        refuse_times(f"{names}\n", "content", "rows under the names")
+        refuse_times(f"{names}\n{rows[0]}\n{rows[1][:55]}", "line 3", "10 values, one per name. Got 7")
+        refuse_times(f"{names}\n", "content", "numbers under the names. Got none")
         refuse_times(f"{names}\n{rows[0].replace('0.640', '0.6.0')}\n", "line 2", "t_tg: expected a number")
 
     def test_draft_model(self, read_times):

@@ -27,6 +27,7 @@ sequence after the other, is refused if the log names it; its lines look the sam
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from treeopt.engines.importers.foreign_file import (
@@ -35,34 +36,35 @@ from treeopt.engines.importers.foreign_file import (
     check_equal,
 )
 from treeopt.engines.importers.importer import DRAFT_TIMES, TIMES, ImportedLatency, Importer, build_latency
-from treeopt.engines.importers.table_rows import read_header, read_rows
+from treeopt.engines.importers.table_rows import Row, read_header, read_rows
 from treeopt.files.fields import Fields
 
 KEYS = frozenset({"n_prompt", "n_gen", "avg_ns"})
 COUNTS = frozenset({"n_prompt", "n_gen", "n_depth", "n_batch", "n_ubatch"})
-RESULTS = ("avg_", "stddev_", "samples_", "test")
-"""Prefixes of results. All other columns are settings, which must be the same in all rows of a curve."""
 TEST, SPEED = "test", "t/s"
+RESULTS = ("avg_", "stddev_", "samples_", TEST, SPEED)
+"""Prefixes of results. All other columns are settings, which must be the same in all rows of a curve."""
 TESTS = re.compile(r"(pp|tg) ?(\d{1,9})(?: @ d(\d{1,9}))?")
 DEFAULT_UBATCH = 512
 KIND = "llama-bench, prompts taken for verification, low by the rows of the head"
 DRAFT_KIND = "llama-bench, passes taken for levels of a draft"
 
 BATCHED_KEYS = frozenset({"pl", "tg", "t_tg"})
-BATCHED_COUNTS, BATCHED_RESULTS = frozenset({"pp", "tg", "pl", "n_kv", "n_kv_max", "t"}), ("t_", "speed")
+BATCHED_WHOLE = ("pp", "tg", "pl", "n_kv")
+BATCHED_COUNTS, BATCHED_RESULTS = frozenset({*BATCHED_WHOLE, "n_kv_max", "t"}), ("t_", "speed")
 BATCHED_COLUMNS = {
-    "PP": "pp",
-    "TG": "tg",
-    "B": "pl",
-    "N_KV": "n_kv",
-    "T_PP s": "t_pp",
-    "S_PP t/s": "speed_pp",
-    "T_TG s": "t_tg",
-    "S_TG t/s": "speed_tg",
-    "T s": "t",
-    "S t/s": "speed",
+    "pp": "pp",
+    "tg": "tg",
+    "b": "pl",
+    "n_kv": "n_kv",
+    "t_pp s": "t_pp",
+    "s_pp t/s": "speed_pp",
+    "t_tg s": "t_tg",
+    "s_tg t/s": "speed_tg",
+    "t s": "t",
+    "s t/s": "speed",
 }
-"""JSON keys by the columns of the Markdown table."""
+"""JSON keys by the columns of the Markdown table, in lower case."""
 SEPARATE = re.compile(r'is_tg_separate"?\s{0,9}[=:]\s{0,9}(?:1|true)\b')
 """Names a run with `-tgs`, in its first line or in JSON."""
 BATCHED_KIND = "llama-batched-bench, sequences taken for nodes"
@@ -76,7 +78,8 @@ Samples = dict[int, dict[int, list[float]]]
 
 
 def is_bench(file: ForeignFile) -> bool:
-    return frozenset(read_header(file)) >= KEYS or _find_header(file) is not None
+    names = frozenset(read_header(file))
+    return names >= KEYS or (not file.is_json and names >= {TEST, SPEED})
 
 
 def read_bench(file: ForeignFile) -> tuple[ImportedLatency, ...]:
@@ -121,61 +124,38 @@ def _read_rows(file: ForeignFile) -> Iterator[JsonObject]:
     if file.is_json:
         yield from file.objects
         return
-    if (names := _find_header(file)) is not None:
-        yield from _read_table(file, names)
-        return
     for row in read_rows(file).rows:
-        counts = {key: row.whole(key, least=0) for key in sorted(COUNTS) if key in row.cells}
-        content = {**row.cells, **counts, "avg_ns": row.number("avg_ns"), "samples_ns": None}
-        yield JsonObject(file.path, row.line, content)
+        counts: dict[str, Any] = {key: row.whole(key, least=0) for key in sorted(COUNTS) if key in row.cells}
+        if not {TEST, SPEED} <= row.cells.keys():
+            counts["avg_ns"] = row.number("avg_ns")
+        elif test := TESTS.fullmatch(row.cells[TEST]):
+            counts = {"n_ubatch": DEFAULT_UBATCH, **counts, **_read_test(row, test)}
+        else:
+            continue  # prompt and generation in one
+        yield JsonObject(file.path, row.line, {**row.cells, **counts})
 
 
-def _find_header(file: ForeignFile) -> list[str] | None:
-    """Return the column names of the Markdown table; None without a table."""
-    if file.is_json:
-        return None
-    return next((cells for _, cells in _markdown_rows(file) if {TEST, SPEED} <= set(cells)), None)
-
-
-def _markdown_rows(file: ForeignFile) -> Iterator[tuple[str, list[str]]]:
-    """Yield the number and the cells of every line of a Markdown table; other lines are the program's log."""
-    for number, line in enumerate(file.lines, start=1):
-        if line.lstrip().startswith("|"):
-            yield f"line {number}", [cell.strip() for cell in line.split("|")[1:-1]]
-
-
-def _read_table(file: ForeignFile, names: list[str]) -> Iterator[JsonObject]:
-    """Yield the rows of prompts and of generated tokens."""
-    for place, cells in _markdown_rows(file):
-        content: dict[str, Any] = dict(zip(names, cells, strict=False))
-        test = TESTS.fullmatch(content.get(TEST, ""))
-        if len(cells) != len(names) or test is None:
-            continue
-        tokens = int(test[2])
-        try:
-            speed = float(content.pop(SPEED).split()[0])  # without the spread, whatever a console makes of its sign
-            limits: dict[str, Any] = {key: int(content[key]) for key in ("n_ubatch", "n_batch") if key in content}
-        except (ValueError, IndexError):
-            raise file.error(
-                place, f"{SPEED}: expected numbers, such as 102.00 ± 0.10. Got {cells[-1]!r:.40}."
-            ) from None
-        if not speed > 0:
-            raise file.error(place, f"{SPEED}: expected a number above 0. Got {speed:g}: remove the line.")
-        content |= {
-            "n_ubatch": DEFAULT_UBATCH,
-            **limits,
-            "n_prompt": tokens if test[1] == "pp" else 0,
-            "n_gen": tokens if test[1] == "tg" else 0,
-            "n_depth": int(test[3] or 0),
-            "avg_ns": tokens / speed * 1e9,
-        }
-        yield JsonObject(file.path, place, content)
+def _read_test(row: Row, test: re.Match[str]) -> dict[str, float]:
+    """Return the keys of JSON for a row of the Markdown table, whose tokens are part of the test's name."""
+    tokens, text = int(test[2]), row.cells[SPEED]
+    try:
+        speed = float(text.split()[0])  # without the spread, whatever a console makes of its sign
+    except (ValueError, IndexError):
+        raise row.error(f"{SPEED}: expected numbers, such as 102.00 ± 0.10. Got {text!r:.40}.") from None
+    if not speed > 0:
+        raise row.error(f"{SPEED}: expected a number above 0. Got {speed:g}: remove the line.")
+    return {
+        "n_prompt": tokens if test[1] == "pp" else 0,
+        "n_gen": tokens if test[1] == "tg" else 0,
+        "n_depth": int(test[3] or 0),
+        "avg_ns": tokens / speed * 1e9,
+    }
 
 
 def is_batched_bench(file: ForeignFile) -> bool:
     if file.is_json:
         return bool(file.objects) and file.objects[0].content.keys() >= BATCHED_KEYS
-    return any(cells[: len(BATCHED_COLUMNS)] == list(BATCHED_COLUMNS) for _, cells in _markdown_rows(file))
+    return read_header(file)[: len(BATCHED_COLUMNS)] == list(BATCHED_COLUMNS)
 
 
 def read_batched_bench(file: ForeignFile) -> tuple[ImportedLatency, ...]:
@@ -186,7 +166,7 @@ def read_batched_bench(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     if SEPARATE.search(file.text):
         raise file.error("is_tg_separate", "expected sequences that are decoded together. Got 1: run it without -tgs.")
     samples: Samples = {}
-    rows = file.objects if file.is_json else _read_batched_table(file)
+    rows = file.objects if file.is_json else [_name_batched_row(row) for row in read_rows(file).rows]
     _check_settings(rows, BATCHED_COUNTS, BATCHED_RESULTS)
     for row in rows:
         if not row.content.keys() >= BATCHED_KEYS:
@@ -196,27 +176,17 @@ def read_batched_bench(file: ForeignFile) -> tuple[ImportedLatency, ...]:
             )
         context, tokens, pass_s = _read_batched_pass(row.inner())
         samples.setdefault(context, {}).setdefault(tokens, []).append(pass_s)
-    if not samples:
-        raise file.error("content", "expected rows under the names. Got none: let the program finish.")
     return _build_latencies(file, "pl", samples, BATCHED_KIND, BATCHED_DRAFT_KIND)
 
 
-def _read_batched_table(file: ForeignFile) -> list[JsonObject]:
-    """Return the rows of the Markdown table by the keys of JSON."""
-    rows = []
-    for place, cells in _markdown_rows(file):
-        if not cells or not cells[0].isdecimal():
-            continue
-        if len(cells) != len(BATCHED_COLUMNS):
-            raise file.error(place, f"expected {len(BATCHED_COLUMNS)} values. Got {len(cells)}: is the file complete?")
-        values: dict[str, Any] = {}
-        for key, cell in zip(BATCHED_COLUMNS.values(), cells, strict=True):
-            try:
-                values[key] = int(cell) if key in ("pp", "tg", "pl", "n_kv") else float(cell)
-            except ValueError:
-                raise file.error(place, f"{key}: expected a number. Got {cell!r:.40}.") from None
-        rows.append(JsonObject(file.path, place, values))
-    return rows
+def _name_batched_row(row: Row) -> JsonObject:
+    """Return a row of the Markdown table by the keys of JSON."""
+    named = replace(row, cells={BATCHED_COLUMNS.get(name, name): cell for name, cell in row.cells.items()})
+    values = {
+        key: named.whole(key, least=0) if key in BATCHED_WHOLE else named.number(key)
+        for key in BATCHED_COLUMNS.values()
+    }
+    return JsonObject(row.file.path, row.line, values)
 
 
 def _read_batched_pass(fields: Fields) -> tuple[int, int, float]:

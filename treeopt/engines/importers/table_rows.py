@@ -1,8 +1,9 @@
 """Rows of tables as pandas, numpy, R, spreadsheets and people write them: separators, decimal commas, index columns.
 
-Objects of JSON are rows too. In text, the separator is a tab, semicolon, comma, bar or space, the first of these that the header contains, or a bar if it begins
-with one, as in Markdown. The decimal mark is a comma if a number can be nothing else (`10,5`), and with semicolons. Empty
-lines, rules and lines that start with # are skipped, but the header may be such a line.
+Objects of JSON are rows too. In text, the separator is a tab, semicolon, comma, bar or space, the first of these that the
+header contains, or a bar if it begins with one, as in Markdown; a Markdown table may be part of a program's output. The
+decimal mark is a comma if a number can be nothing else (`10,5`), and with semicolons. Empty lines, rules and lines that
+start with # are skipped, but the header may be such a line.
 """
 
 import ast
@@ -340,6 +341,8 @@ def _find_header(file: ForeignFile, max_lines: int) -> _Header:
     """Return the header and the lines below it, of the first `max_lines` lines."""
     numbered = enumerate(islice(file.lines, max_lines), start=1)
     lines = [(f"line {number}", line) for number, line in numbered if line.strip()]
+    markdown = [(number, line) for number, line in lines if line.lstrip().startswith("|")]
+    lines = markdown if len(markdown) > 1 else lines
     separator = ""
     if lines and (match := SPREADSHEET_SEPARATOR.fullmatch(lines[0][1].strip())):
         separator = match[1]
