@@ -142,6 +142,19 @@ class TestCsv:
         assert points == [(512, 4), (256, 1), (None, 1)]
         assert latencies[0].verify.medians_s.tolist() == [0.1, 0.3]
 
+    @pytest.mark.parametrize("name", ["pass", "kind", "Phase"])
+    def test_rows_name_their_pass(self, read_times, refuse_times, name):
+        text = f"tokens,{name},ms\n1,verify,10\n4,verify,14\n1,draft,2\n2,draft,3\n"
+        (latency,) = read_times(text)
+        assert (latency.verify.tokens.tolist(), latency.draft.tokens.tolist()) == ([1, 4], [1, 2])
+        assert read_times(text, drafts=True)[0].draft == latency.draft
+        (latency,) = read_times(f"tokens,{name},ms\n1,verify,10\n2,draft,3\n1,draft,2\n")
+        assert latency.verify.tokens.tolist() == [1]
+        refuse_times(f"{text}1,prefill,10\n", "line 6", f"^.*{name.lower()}: expected verify, draft.* Got 'prefill'")
+
+    def test_a_kind_that_names_no_pass_is_a_setting(self, read_times):
+        assert read_times("tokens,kind,ms\n1,decode,10\n4,decode,14\n")[0].verify.tokens.tolist() == [1, 4]
+
     def test_rows_without_a_pass_are_of_the_wanted_pass(self, read_times, refuse_times):
         (latency,) = read_times("tokens,seconds\n1,0.1\n", drafts=True)
         assert latency.verify is None

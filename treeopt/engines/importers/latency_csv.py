@@ -140,7 +140,10 @@ def read_csv(file: ForeignFile) -> tuple[ImportedLatency, ...]:
 
 
 def _find_columns(file: ForeignFile, table: Rows) -> dict[str, str]:
-    """Return the names of the columns by their meaning; raises FormatError for two columns of one meaning."""
+    """Return the names of the columns by their meaning; one that names a part in some row is `pass`.
+
+    Raises FormatError for two columns of one meaning.
+    """
     columns = {}
     for meaning, names in COLUMNS.items():
         present = [name for name in table.names if join_words(name) in names]
@@ -150,6 +153,9 @@ def _find_columns(file: ForeignFile, table: Rows) -> dict[str, str]:
             )
         if present:
             columns[meaning] = present[0]
+    named_parts = (name for name in table.names if any(row.cells[name].lower() in PARTS for row in table.rows))
+    if "pass" not in columns and (name := next(named_parts, None)) is not None:
+        columns["pass"] = name
     return columns
 
 
@@ -190,7 +196,7 @@ def _find_row_times(
         return
     part = _cell(row, columns, "pass").lower() or default_pass
     if part not in PARTS:
-        raise row.error(f"pass: expected {', '.join(PARTS)} or nothing. Got {part!r:.60}.")
+        raise row.error(f"{columns['pass']}: expected {', '.join(PARTS)} or nothing. Got {part!r:.60}.")
     yield part, times[""]
 
 
