@@ -67,11 +67,20 @@ class TestRates:
             ({"conditional": [80, 60]}, "conditional", "Got 80 at position 0: divide percentages by 100"),
             ([0.8, -0.1], "content", r"Got -0.1 at position 1\. Is it another file"),
             ([0.5, 0.6], "content", "never to rise"),
+            ("[0.8, 0.4", "content", "expected JSON"),
+            ("[0.8, 0.4] [0.2]", "content", "expected JSON"),
             ("0.8, 0.4", "content", "expected acceptance in one of the formats .* Got text that begins with '0.8,'"),
         ],
     )
     def test_other_rates_are_refused_with_advice(self, refuse_table, content, field, reason):
         refuse_table(content, field, reason)
+
+    @pytest.mark.parametrize("start", ["[2025-11-20 10:00:00,123]", "[2025-11-20T10:00:00Z INFO]", "[INFO]"])
+    def test_unknown_log_in_brackets_is_no_broken_json(self, refuse_table, start):
+        text = f"{start} request 1\n{start} done\n"
+        refuse_table(
+            text, "content", "acceptance in one of the formats of treeopt import --list.* Got text that begins"
+        )
 
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
     def test_byte_order_marks_select_the_encoding(self, read_table, encoding):

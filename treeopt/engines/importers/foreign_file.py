@@ -1,6 +1,7 @@
 """A file that another program wrote: its bytes, text and JSON, parsed once for all importers."""
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,8 @@ from treeopt.files.foreign_text import decode_text
 from treeopt.files.json_file import parse_json, parse_json_values
 
 OPENING = ("{", "[")
+LOG_PREFIX = re.compile(r"\s*(\[[^\[\]\n]{1,80}\])[^\S\n]*\S")
+"""A time or a level in brackets, and the message after it."""
 MESSAGES = ("log", "message", "msg")
 """Fields with a line of a log."""
 MAX_NAME = 80
@@ -104,7 +107,7 @@ class ForeignFile:
 
         Raises FormatError for text that begins like JSON and is neither.
         """
-        if not self.text.lstrip().startswith(OPENING):
+        if not self.text.lstrip().startswith(OPENING) or self._begins_like_log:
             return self._json_below_log
         try:
             return parse_json(self.path, self.text, unique_keys=True)
@@ -112,6 +115,11 @@ class ForeignFile:
             if self._json_lines:
                 return None
             raise
+
+    @property
+    def _begins_like_log(self) -> bool:
+        prefix = LOG_PREFIX.match(self.text)
+        return prefix is not None and _first_value(prefix[1]) is None
 
     @cached_property
     def _json_below_log(self) -> Any:
@@ -157,7 +165,7 @@ class ForeignFile:
     def _json_lines(self) -> list[JsonObject]:
         """The objects of JSON Lines, also several on a line; empty if the first line with a brace has no complete one."""
         start = next((index for index, line in enumerate(self.lines) if line.lstrip().startswith("{")), None)
-        if start is None or not _begins_with_object(self.lines[start]):
+        if start is None or not isinstance(_first_value(self.lines[start]), dict):
             return []
         numbered = [(number, line) for number, line in enumerate(self.lines[start:], start + 1) if line.strip()]
         while numbered[-1][1].lstrip()[0].isalpha():
@@ -225,8 +233,9 @@ def source_text(path: Path | str, kind: str) -> str:
     return f"{name[:MAX_NAME]} ({kind})"
 
 
-def _begins_with_object(line: str) -> bool:
+def _first_value(text: str) -> Any:
+    """Return the JSON value that text begins with; None if it begins with something else."""
     try:
-        return isinstance(json.JSONDecoder().raw_decode(line.lstrip())[0], dict)
+        return json.JSONDecoder().raw_decode(text.lstrip())[0]
     except (ValueError, RecursionError):
-        return False
+        return None
