@@ -314,13 +314,15 @@ class TestLlamaBench:
         refuse_times(text.replace("800.00", "0.00"), "line 4", "a number above 0")
         refuse_times(text.replace("CPU | 8 | pp8", "CPU | 4 | pp8"), "line 5.threads", "one value in all rows")
 
-    @pytest.mark.parametrize("form", ["json", "jsonl", "csv", "json below a log"])
+    @pytest.mark.parametrize("form", ["json", "jsonl", "csv", "json below a log", "results"])
     def test_prompts_and_single_tokens(self, read_times, form):
         """Prompts beyond a pass and mixed runs are left out; 64 tokens one by one are 64 passes."""
         rows = [{key: row[key] for key in row if form != "csv" or key != "samples_ns"} for row in LLAMA_BENCH]
         text = json_lines(rows) if form == "jsonl" else json.dumps(rows)
         if form == "json below a log":
             text = f"ggml_cuda_init: found 1 CUDA devices:\n{json.dumps(rows, indent=2)}\n"
+        if form == "results":
+            text = json.dumps({"results": rows})
         if form == "csv":
             text = "".join(
                 ",".join(f'"{value}"' for value in line) + "\n" for line in (rows[0], *map(dict.values, rows))

@@ -92,6 +92,7 @@ def test_plain_accept_length_of_0_excludes_the_target_token_or_stands_for_none(t
         "模型,数据,k,tok_s,accept_length\na,0.1,0,100,1\na,0.2,3,200,2.5\n",
         "k,batch,tok_s_per_user,accept_length\n0,4,100,1\n3,4,200,2.5\n",
         '[{"k": 0, "tok_s": 100, "accept_length": null}, {"k": 3, "tok_s": 200, "accept_length": 2.5}]',
+        '{"date": "2025-11-20", "results": [{"k": 0, "tok_s": 100}, {"k": 3, "tok_s": 200, "accept_length": 2.5}]}',
         '{"k": "0", "tok_s": "100"}\n{"k": "3", "tok_s": "200", "accept_length": "2.5"}\n',
         "draft_len,tokens/s,mean acceptance length\n0,100,1\n3,200,2.5\n",
         "spec_tokens,Output token throughput (tok/s),AL\n0,100,1\n3,200,2.5\n",

@@ -18,6 +18,8 @@ LOG_PREFIX = re.compile(r"\s*(\[[^\[\]\n]{1,80}\])[^\S\n]*\S")
 """A time or a level in brackets, and the message after it."""
 MESSAGES = ("log", "message", "msg")
 """Fields with a line of a log."""
+RESULTS = "results"
+"""Field of an object with a list of results, which may have others about the run."""
 MAX_NAME = 80
 MAX_STEP_TOKENS = 10_000
 NUMBER = r"\d{1,15}(?:\.\d{1,17})?"
@@ -146,7 +148,7 @@ class ForeignFile:
 
     @cached_property
     def objects(self) -> list[JsonObject]:
-        """The JSON objects: of JSON Lines, of a list of objects, or the single one; empty for anything else.
+        """The JSON objects: of JSON Lines, of a list, also below `results`, or the single one; empty for anything else.
 
         Skips lines before the first object and words after the last, because programs print a heading and a summary.
         Of the output of an OpenAI batch, as `vllm run-batch` writes it, these are the responses.
@@ -155,11 +157,12 @@ class ForeignFile:
         value = self.json
         if value is None:
             return [_unwrap_batch_response(line) for line in self._json_lines]
+        name, items = "", value
         if isinstance(value, dict):
-            return [JsonObject(self.path, "", value)]
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            return []
-        return [JsonObject(self.path, f"[{index}]", item) for index, item in enumerate(value)]
+            name, items = RESULTS, value.get(RESULTS)
+        if isinstance(items, list) and items and all(isinstance(item, dict) for item in items):
+            return [JsonObject(self.path, f"{name}[{index}]", item) for index, item in enumerate(items)]
+        return [JsonObject(self.path, "", value)] if isinstance(value, dict) else []
 
     @cached_property
     def _json_lines(self) -> list[JsonObject]:
