@@ -82,6 +82,11 @@ class TestRates:
             text, "content", "acceptance in one of the formats of treeopt import --list.* Got text that begins"
         )
 
+    def test_files_that_would_fill_the_memory_are_refused_before_they_are_parsed(self, refuse_table):
+        refuse_table([0.5] * 100_001, "content", "at most 100000 numbers or lists. Got 100001")
+        refuse_table([[0.5]] * 100_001, "content", "at most 100000 numbers or lists. Got 100001")
+        refuse_table(f"[{'[],' * 2_000_000}[]]", "content", "at most 2000000 lists and objects. Got 2000002")
+
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
     def test_byte_order_marks_select_the_encoding(self, read_table, encoding):
         assert read_table("[0.8,\r\n 0.4]".encode(encoding)).table.p.tolist() == [[0.8], [0.5]]

@@ -22,6 +22,8 @@ RESULTS = "results"
 """Field of an object with a list of results, which may have others about the run."""
 MAX_NAME = 80
 MAX_STEP_TOKENS = 10_000
+MAX_CONTAINERS = 2_000_000
+"""Lists and objects of a file; Python needs 60 bytes or more for each, and a file of 32 MB may have ten million."""
 NUMBER = r"\d{1,15}(?:\.\d{1,17})?"
 """A number of a log as a pattern; its length is limited, because files are not trusted."""
 
@@ -107,8 +109,13 @@ class ForeignFile:
     def json(self) -> Any:
         """The JSON value of the file, also below a program's log; None for JSON Lines and for other text.
 
-        Raises FormatError for text that begins like JSON and is neither.
+        Raises FormatError for text that begins like JSON and is neither, and for more than `MAX_CONTAINERS`.
         """
+        containers = sum(map(self.text.count, OPENING))
+        if containers > MAX_CONTAINERS:
+            raise self.error(
+                "content", f"expected at most {MAX_CONTAINERS} lists and objects. Got {containers}: keep fewer."
+            )
         if not self.text.lstrip().startswith(OPENING) or self._begins_like_log:
             return self._json_below_log
         try:

@@ -93,7 +93,11 @@ def _unknown_names(content: dict[str, Any]) -> list[str]:
 
 
 def _read_numbers(file: ForeignFile, field: str, values: object) -> list[Any]:
-    """Return nested lists of numbers; raises FormatError for anything else, and for an empty list."""
+    """Return nested lists of numbers; raises FormatError for anything else, and for an empty or a far too long list."""
+    if isinstance(values, list) and len(values) > MAX_RANKS:
+        raise file.error(
+            field, f"expected at most {MAX_RANKS} numbers or lists. Got {len(values)}: is it another file?"
+        )
     numbers = Fields(file.path, {field: values}).nested_numbers(field)
     if not numbers:
         raise file.error(field, "expected at least one number. Got none.")
