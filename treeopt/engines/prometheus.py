@@ -17,6 +17,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from treeopt.errors import InvalidValueError
+
 DRAFTS, DRAFTED, ACCEPTED, BY_POSITION = "drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"
 NAME = re.compile(
     rf"(?:ray_)?([A-Za-z][A-Za-z0-9]*)[:_]spec_decode_num_({DRAFTS}|{DRAFTED}|{ACCEPTED}|{BY_POSITION})(?:_total)?"
@@ -51,16 +53,8 @@ class Counter(NamedTuple):
     value: float
 
 
-class SampleError(ValueError):
-    """A broken sample; `place` is its place in the file."""
-
-    def __init__(self, place: str, reason: str) -> None:
-        super().__init__(reason)
-        self.place = place
-
-
 def read_counters(lines: Iterable[str]) -> Iterator[Counter]:
-    """Yield the speculation counters of Prometheus text; raises SampleError for a broken line of one.
+    """Yield the speculation counters of Prometheus text; raises InvalidValueError as `read_samples` does.
 
     >>> next(read_counters(['vllm:spec_decode_num_drafts{engine="0"} 7'])).value
     7.0
@@ -71,7 +65,10 @@ def read_counters(lines: Iterable[str]) -> Iterator[Counter]:
 
 
 def read_samples(lines: Iterable[str], mark: re.Pattern[str]) -> Iterator[Sample]:
-    """Yield the samples of Prometheus text in lines that begin with `mark`; raises SampleError for a broken one."""
+    """Yield the samples of Prometheus text in lines that begin with `mark`.
+
+    Raises InvalidValueError for a broken one, whose place is the error's field.
+    """
     from prometheus_client.parser import text_string_to_metric_families
 
     for number, line in enumerate(lines, start=1):
@@ -86,7 +83,7 @@ def read_samples(lines: Iterable[str], mark: re.Pattern[str]) -> Iterator[Sample
             value = float(sample.value)
         except (ValueError, IndexError) as error:
             reason = f"expected a name, labels and a value of Prometheus ({error!s:.60}). Is the line complete?"
-            raise SampleError(place, " ".join(reason.split())) from None
+            raise InvalidValueError(" ".join(reason.split()), field=place) from None
         yield Sample(place, sample.name, dict(sample.labels), value)
 
 
@@ -104,8 +101,8 @@ def read_api_response(content: object) -> Iterator[Counter]:
         try:
             counter = _build_counter(place, name, labels, float(value))
         except (TypeError, ValueError):
-            raise SampleError(
-                place, f"expected a time and a number as text. Got {value!r:.40}: save the response again."
+            raise InvalidValueError(
+                f"expected a time and a number as text. Got {value!r:.40}: save the response again.", field=place
             ) from None
         if counter:
             yield counter
@@ -125,7 +122,7 @@ def _read_series(content: object) -> list[tuple[dict[str, Any], Any]]:
 
 
 def _build_counter(place: str, name: str, labels: dict[str, str], value: float) -> Counter | None:
-    """Return a counter, None for another name; raises SampleError for a position that is not a whole number."""
+    """Return a counter, None for another name; raises InvalidValueError for a position that is not a whole number."""
     match = NAME.fullmatch(name)
     if match is None:
         return None
@@ -133,6 +130,6 @@ def _build_counter(place: str, name: str, labels: dict[str, str], value: float) 
     if match[2] == BY_POSITION:
         label = labels.pop("position", "")
         if not (label.isascii() and label.isdecimal() and len(label) < 9 and int(label) < MAX_POSITIONS):
-            raise SampleError(place, f"position: expected a whole number from 0. Got {label!r:.60}.")
+            raise InvalidValueError(f"position: expected a whole number from 0. Got {label!r:.60}.", field=place)
         position = int(label)
     return Counter(place, match[1], match[2], position, tuple(sorted(labels.items())), value)

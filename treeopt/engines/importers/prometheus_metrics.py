@@ -14,11 +14,11 @@ from treeopt.engines.prometheus import (
     DRAFTS,
     MARK,
     Counter,
-    SampleError,
     is_api_response,
     read_api_response,
     read_counters,
 )
+from treeopt.errors import InvalidValueError
 
 PROGRAMS = {"vllm": "vLLM", "llamacpp": "llama.cpp"}
 MAX_COUNT = 1e18
@@ -42,8 +42,8 @@ def read_metrics(file: ForeignFile) -> ImportedAcceptance:
             programs.add(counter.program)
             models.add(dict(counter.labels).get("model_name", ""))
             _add_counter(file, engines[counter.labels], counter)
-    except SampleError as error:
-        raise file.error(error.place, str(error)) from None
+    except InvalidValueError as error:
+        raise file.error(error.field or "content", str(error)) from None
     if len(programs) > 1:
         names = " and ".join(PROGRAMS.get(program, program) for program in sorted(programs))
         raise file.error("content", f"expected the counters of one program. Got those of {names}: keep those of one.")

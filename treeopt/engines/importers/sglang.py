@@ -21,7 +21,8 @@ from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, NUMBER, Fore
 from treeopt.engines.importers.importer import ACCEPTANCE, SWEEP, ImportedAcceptance, Importer
 from treeopt.engines.importers.sweep import LENGTH, ROOTED, unify_name
 from treeopt.engines.importers.table_rows import flatten_settings
-from treeopt.engines.prometheus import SampleError, read_samples
+from treeopt.engines.prometheus import read_samples
+from treeopt.errors import InvalidValueError
 
 META, EXTENSION, DETAILS = "meta_info", "sglext", "spec_tokens_details"
 HISTOGRAMS = ("spec_accept_histogram", "spec_correct_drafts_histogram")
@@ -140,12 +141,12 @@ def read_metrics(file: ForeignFile) -> ImportedAcceptance:
     try:
         for sample in read_samples(file.lines, _GAUGES):
             if not 0 <= sample.value <= MAX_STEP_TOKENS:
-                raise SampleError(
+                raise file.error(
                     sample.place, f"expected a mean of at least 0. Got {sample.value:g}: save /metrics again."
                 )
             gauges.setdefault(sample.name, set()).add(sample.value)
-    except SampleError as error:
-        raise file.error(error.place, str(error)) from None
+    except InvalidValueError as error:
+        raise file.error(error.field or "content", str(error)) from None
     for name in (MEAN_GAUGE, RATE_GAUGE):
         if name not in gauges:
             raise file.error(name, "is missing. Save all of /metrics.")
