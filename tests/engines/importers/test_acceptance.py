@@ -233,7 +233,7 @@ class TestStepCounts:
 
     def test_differing_requests_have_larger_errors_than_independent_steps(self):
         differing = pool_steps([StepCounts((100,), (10,)), StepCounts((100,), (90,))] * 4, "steps").table
-        independent = pool_steps([StepCounts((800,), (400,))], "steps", one_sequence=False).table
+        independent = pool_steps([StepCounts((800,), (400,))], "steps", by_request=False).table
         single = pool_steps([StepCounts((800,), (400,))], "steps").table
         assert differing.p.tolist() == independent.p.tolist()
         assert differing.standard_error[0, 0] > 5 * independent.standard_error[0, 0]

@@ -82,7 +82,7 @@ def measured(table, rule="sequoia"):
     [
         AcceptanceTable([[1 / 3], [0.7], [0.0]]),
         AcceptanceTable([[0.9], [2 / 3]]),
-        pool_steps([StepCounts.from_lengths({0: 7, 1: 3, 3: 11}, 4)], "steps", one_sequence=False).table,
+        pool_steps([StepCounts.from_lengths({0: 7, 1: 3, 3: 11}, 4)], "steps", by_request=False).table,
     ],
 )
 def test_written_table_is_read_back(read_table, table):

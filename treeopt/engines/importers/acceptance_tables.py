@@ -83,15 +83,17 @@ def pool_steps(
     counts: Sequence[StepCounts],
     kind: str,
     *,
-    prompts: int | None = None,
-    one_sequence: bool = True,
+    by_request: bool = True,
     shorter_drafts: bool = False,
 ) -> ImportedAcceptance:
-    """Return the chain acceptance of all requests together, without positions that no step reached.
+    """Return the chain acceptance of all counts together, without positions that no step reached.
 
-    With several requests the errors are those of requests. With one they are those of one sequence, in which positions
-    are alike, or with `one_sequence` false those of independent positions. With `shorter_drafts`, steps count as if they
-    had drafted more tokens than they did, which the kind then contains.
+    Args:
+        counts: those of requests, or of other groups of steps, whose differences give the standard errors.
+        kind: the kind of file.
+        by_request: whether they are those of requests. Positions of a single request are alike, others are independent.
+        shorter_drafts: whether steps count as if they had drafted more tokens than they did, which the kind then contains.
+
     Raises InvalidValueError if no step drafted anything.
     """
     reached = _sum_groups([request.reached for request in counts])
@@ -101,10 +103,15 @@ def pool_steps(
         raise InvalidValueError("steps: expected at least one that drafted. Got none: has it drafted yet?")
     reached, accepted = reached[:, :depth], accepted[:, :depth]
     sums = None if len(reached) == 1 else SequenceSums(reached, accepted[:, :, None])
-    table = _sequence_table(reached[0], accepted[0], one_sequence=one_sequence) if sums is None else sums.table()
+    table = _sequence_table(reached[0], accepted[0], by_request) if sums is None else sums.table()
     kind = f"{kind}; {SHORTER_DRAFTS}" if shorter_drafts else kind
-    drafts = max(1, round(reached[:, 0].sum()))
-    return ImportedAcceptance(table=table, kind=kind, prompts=prompts, positions=drafts, sequences=sums)
+    return ImportedAcceptance(
+        table=table,
+        kind=kind,
+        prompts=len(counts) if by_request else None,
+        positions=max(1, round(reached[:, 0].sum())),
+        sequences=sums,
+    )
 
 
 def pool_lengths(
@@ -112,17 +119,16 @@ def pool_lengths(
     kind: str,
     *,
     depth: int | None = None,
-    prompts: int | None = None,
-    one_sequence: bool = True,
+    by_request: bool = True,
 ) -> ImportedAcceptance:
-    """Return the chain acceptance of all requests together, from the steps of each by accepted draft tokens.
+    """Return the acceptance of `pool_steps`, from the steps by accepted draft tokens.
 
     `depth` is the number of draft tokens, by default the most that a step accepted, at least 1.
     """
     if depth is None:
         depth = max([1, *(max(steps, default=1) for steps in histograms)])
     counts = [StepCounts.from_lengths(steps, depth) for steps in histograms]
-    return pool_steps(counts, kind, prompts=prompts, one_sequence=one_sequence)
+    return pool_steps(counts, kind, by_request=by_request)
 
 
 def acceptance_from_rates(rates: Sequence[float], kind: str) -> ImportedAcceptance:
@@ -166,14 +172,14 @@ def acceptance_from_counts(
         raise InvalidValueError(f"accepted: expected at most {drafts:g} of a position, the drafts. Got {most:g}.")
     check_rates([count / drafts for count in accepted], "accepted")
     return pool_steps(
-        [StepCounts.from_accepted(drafts, accepted)], kind, one_sequence=False, shorter_drafts=shorter_drafts
+        [StepCounts.from_accepted(drafts, accepted)], kind, by_request=False, shorter_drafts=shorter_drafts
     )
 
 
-def _sequence_table(reached: Float64, accepted: Float64, *, one_sequence: bool) -> AcceptanceTable:
+def _sequence_table(reached: Float64, accepted: Float64, by_request: bool) -> AcceptanceTable:
     """Return the chain's table of one sequence, or of independent positions; raises InvalidValueError for p above 1."""
     p, counts = (accepted / reached)[:, None], reached[:, None]
-    positions = independent_positions(p, counts, 1) if one_sequence else counts
+    positions = independent_positions(p, counts, 1) if by_request else counts
     with np.errstate(invalid="ignore"):  # the error of a p above 1, which the table refuses
         return AcceptanceTable(p, counts=reached, standard_error=posterior_error(p, positions))
 

@@ -200,7 +200,6 @@ def _pool_requests(file: ForeignFile, requests: Sequence[_Request]) -> ImportedA
         pool_steps,
         [file.build(field, StepCounts.from_rates, request.rates, steps) for request, steps in counted],
         REQUESTS_KIND,
-        prompts=len(counted),
         shorter_drafts=has_shorter,
     )
 

@@ -56,7 +56,7 @@ def read_bench(file: ForeignFile) -> ImportedAcceptance:
     check_equal(fields, BENCH_MEAN, mean, f"the mean of {BENCH_HISTOGRAM}", within=BENCH_ROUNDING * mean)
     _check_bench_rates(fields, histogram)
     accepted = {tokens - 1: count for tokens, count in histogram.items()}
-    return file.build(BENCH_HISTOGRAM, pool_lengths, [accepted], "specdec_bench", one_sequence=False)
+    return file.build(BENCH_HISTOGRAM, pool_lengths, [accepted], "specdec_bench", by_request=False)
 
 
 def _check_bench_rates(fields: Fields, histogram: Mapping[int, int]) -> None:
@@ -203,7 +203,7 @@ def _build_acceptance(fields: Fields, rates: _Rates, length: int) -> ImportedAcc
     if "accept_length_model" in fields and fields.text("accept_length_model") == "measured_per_k":
         kind = f"{kind}; measured with drafts of {length} tokens"
     if rates.steps:
-        return fields.build(HISTOGRAM, pool_lengths, [rates.steps], kind, depth=length, one_sequence=False)
+        return fields.build(HISTOGRAM, pool_lengths, [rates.steps], kind, depth=length, by_request=False)
     if rates.conditional is None:
         return fields.build(MARGINAL, acceptance_from_rates, rates.marginal, kind)
     reached = [1.0, *rates.survival[:-1]]

@@ -54,7 +54,7 @@ def read_responses(file: ForeignFile) -> ImportedAcceptance:
         )
     histograms = [histogram for histogram in map(_read_histogram, counted) if histogram]
     kind = f"SGLang responses; {BEST_PATHS} if it drafted trees"
-    return file.build(META, pool_lengths, histograms, kind, prompts=len(histograms))
+    return file.build(META, pool_lengths, histograms, kind)
 
 
 def _find_metas(response: JsonObject) -> list[JsonObject]:

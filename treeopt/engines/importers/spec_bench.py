@@ -41,7 +41,7 @@ def read_answers(file: ForeignFile) -> ImportedAcceptance:
             "expected steps of more than 1 token. Got none: take the answers of the speculative run, not of a baseline.",
         )
     kind = "Spec-Bench answers; of a tree's best paths if it drafted trees"
-    return file.build("accept_lengths", pool_lengths, answers, kind, prompts=len(answers))
+    return file.build("accept_lengths", pool_lengths, answers, kind)
 
 
 def _count_steps(answer: Fields) -> Counter[int]:

@@ -92,7 +92,7 @@ def read_log(file: ForeignFile) -> ImportedAcceptance:
         for rates, drafts in counted
     ]
     kind = f"vLLM log, {len(counted)} line{'s' * (len(counted) > 1)}"
-    return file.build("content", pool_steps, counts, kind, one_sequence=False, shorter_drafts=has_shorter)
+    return file.build("content", pool_steps, counts, kind, by_request=False, shorter_drafts=has_shorter)
 
 
 def _count_drafts(rates: Sequence[float], accepted_tokens: int, full_drafts: int) -> int:
@@ -168,7 +168,7 @@ def _pool_runs(file: ForeignFile, runs: Sequence[Fields], rounding: float) -> Im
             check_equal(run, RATES, accepted, why, within=within, got=sum(steps.accepted))
         has_shorter |= DRAFTED in run and run.integer(DRAFTED, least=0) < drafts * len(rates)
         counts.append(steps)
-    return file.build(RATES, pool_steps, counts, kind, one_sequence=False, shorter_drafts=has_shorter)
+    return file.build(RATES, pool_steps, counts, kind, by_request=False, shorter_drafts=has_shorter)
 
 
 LOG = Importer(

@@ -108,7 +108,6 @@ def read_requests(file: ForeignFile) -> ImportedAcceptance:
         pool_steps,
         [request.step_counts(depth) for request in requests],
         kind,
-        prompts=len(requests),
         shorter_drafts=any(request.has_shorter_drafts for request in requests),
     )
 
@@ -123,7 +122,7 @@ def _read_summary(file: ForeignFile) -> ImportedAcceptance:
         )
     if DRAFTED in fields and steps:
         depth = max(depth, round(fields.mapping(DRAFTED).number("avg") / steps))
-    return file.build(POOLED, pool_lengths, [histogram], "AIPerf summary", depth=depth, one_sequence=False)
+    return file.build(POOLED, pool_lengths, [histogram], "AIPerf summary", depth=depth, by_request=False)
 
 
 def _metrics_path(content: Mapping[str, Any]) -> tuple[str, ...] | None:
