@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import sys
 import tracemalloc
 from collections import Counter
 from itertools import pairwise
@@ -188,6 +189,22 @@ class TestVectors:
         assert read_table(paper).table.p.tolist() == read_table(paper["p"], ranks=True).table.p.tolist() == paper["p"]
         refuse_table(published, "content", r"several tables \(shipped_vector, paper_vector\)")
         refuse_table((SEQUOIA / "8-chain.pt").read_bytes(), "content", "Is it an acceptance vector")
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+    @pytest.mark.parametrize("zipped", [True, False])
+    def test_vectors_of_any_dtype_are_read_without_torch(self, read_table, monkeypatch, dtype, zipped):
+        import torch
+
+        file = io.BytesIO()
+        vector = torch.tensor([[0.0, 0.5, 0.25], [0.0, 0.75, 0.125]], dtype=getattr(torch, dtype))[1]
+        torch.save(vector, file, _use_new_zipfile_serialization=zipped)
+        monkeypatch.setitem(sys.modules, "torch", None)
+        assert read_table(file.getvalue()).table.p.tolist() == [0.75, 0.125]
+
+    def test_lists_of_numbers_are_vectors_too(self, read_table, refuse_table):
+        assert read_table(torch_bytes((0.0, 0.5, 0.25))).table.p.tolist() == [0.5, 0.25]
+        refuse_table(torch_bytes(("0.5", "0.25")), "content", "Is it an acceptance vector")
+        refuse_table(torch_bytes((0.5, (0.25,))), "content", "Is it an acceptance vector")
 
     def test_other_torch_files_are_refused(self, refuse_table):
         refuse_table(torch_bytes([[0.5]]), "content", "expected one row of finite numbers")
