@@ -67,10 +67,11 @@ def _error(path: Path | str, field: str, error: Exception) -> FormatError:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    repeated = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
-    if repeated:
-        raise ValueError(f"the key {repeated[0]!r} appears twice")
-    return dict(pairs)
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {repeated!r} appears twice")
+    return content
 
 
 def _refuse_constant(name: str) -> float:
