@@ -21,68 +21,25 @@ UNITS = {
     **dict.fromkeys(("microseconds", "usec", "us", "µs", "μs"), 1e-6),
     **dict.fromkeys(("nanoseconds", "nsec", "ns"), 1e-9),
 }
+OF_BATCH = ("batch_tokens", "num_batched_tokens")
+"""Tokens of the whole batch."""
 COLUMNS = {
-    "tokens": frozenset(
-        [
-            "tokens",
-            "n_tokens",
-            "num_tokens",
-            "number_of_tokens",
-            "batch_tokens",
-            "num_batched_tokens",
-            "token_count",
-            "nodes",
-            "n_nodes",
-            "num_nodes",
-            "tree_size",
-            "query_len",
-            "q_len",
-            "n",
-        ]
+    "tokens": (
+        *("tokens", "n_tokens", "num_tokens", "number_of_tokens", "token_count", "n", *OF_BATCH),
+        *("nodes", "n_nodes", "num_nodes", "tree_size", "query_len", "q_len"),
     ),
-    "context": frozenset(
-        [
-            "context",
-            "context_tokens",
-            "context_len",
-            "context_length",
-            "context_size",
-            "ctx",
-            "ctx_len",
-            "n_ctx",
-            "seq_len",
-            "seqlen",
-            "sequence_length",
-            "kv_len",
-            "kv_cache_len",
-            "kv_length",
-            "kv_tokens",
-            "past_len",
-            "cache_len",
-            "cached_tokens",
-            "prefix_len",
-            "n_depth",
-        ]
+    "context": (
+        *("context", "context_tokens", "context_len", "context_length", "context_size", "ctx", "ctx_len", "n_ctx"),
+        *("seq_len", "seqlen", "sequence_length", "kv_len", "kv_cache_len", "kv_length", "kv_tokens"),
+        *("past_len", "cache_len", "cached_tokens", "prefix_len", "n_depth"),
     ),
-    "batch": frozenset(
-        [
-            "batch",
-            "batch_size",
-            "batchsize",
-            "bs",
-            "bsz",
-            "n_seqs",
-            "num_seqs",
-            "sequences",
-            "num_sequences",
-            "concurrency",
-        ]
+    "batch": (
+        *("batch", "batch_size", "batchsize", "bs", "bsz", "concurrency"),
+        *("n_seqs", "num_seqs", "sequences", "num_sequences"),
     ),
-    "pass": frozenset(["pass"]),
+    "pass": ("pass",),
 }
 """Names of columns by their meaning, with _ between words."""
-OF_BATCH = frozenset(["batch_tokens", "num_batched_tokens"])
-"""Tokens of the whole batch."""
 SPEEDS = frozenset(("per", "tok", "token", "tokens", "tps", "throughput", "speed"))
 """Words of a column of speeds, whose name ends in a unit too."""
 PASSES = frozenset(("step", "pass", "iteration", "iter", "forward", "call"))

@@ -29,21 +29,8 @@ DECIMAL = re.compile(r"[+-]?\d*([.,])\d+(e[+-]?\d+)?", re.IGNORECASE)
 MAX_WHOLE = 2**31 - 1
 REPEATS = frozenset(
     [
-        "run",
-        "rep",
-        "repeat",
-        "repetition",
-        "iteration",
-        "iter",
-        "trial",
-        "sample",
-        "seed",
-        "index",
-        "idx",
-        "id",
-        "row",
-        "timestamp",
-        "date",
+        *("run", "rep", "repeat", "repetition", "iteration", "iter", "trial", "sample", "seed"),
+        *("index", "idx", "id", "row", "timestamp", "date"),
     ]
 )
 """Words of columns that number or date the samples."""
@@ -51,31 +38,8 @@ SETTINGS = frozenset(["gpu", "device", "model", "host", "machine", "engine", "ba
 """Words of columns that name a setting, such as `gpu_id`."""
 SPREADS = frozenset(
     [
-        "std",
-        "stddev",
-        "sd",
-        "var",
-        "variance",
-        "sem",
-        "se",
-        "stderr",
-        "iqr",
-        "mad",
-        "cv",
-        "min",
-        "max",
-        "p5",
-        "p10",
-        "p25",
-        "p75",
-        "p90",
-        "p95",
-        "p99",
-        "ci",
-        "low",
-        "high",
-        "lower",
-        "upper",
+        *("std", "stddev", "sd", "var", "variance", "sem", "se", "stderr", "iqr", "mad", "cv", "min", "max"),
+        *("p5", "p10", "p25", "p75", "p90", "p95", "p99", "ci", "low", "high", "lower", "upper"),
     ]
 )
 """Words of columns that contain the spread of samples."""
