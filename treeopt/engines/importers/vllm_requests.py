@@ -20,7 +20,6 @@ required. Fields that are not named here are ignored. AIPerf's summary has the h
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import StepCounts, pool_lengths, pool_steps
 from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile, JsonObject, check_equal
@@ -67,13 +66,10 @@ class _Request:
 
 def is_requests(file: ForeignFile) -> bool:
     """Return whether an object is a response, metrics of vLLM alone, or of AIPerf a record or summary."""
-    contents = [response.content for response in file.objects]
+    keys = ({"metadata", "metrics"}, {"choices", "usage"}, {"choices", "metrics"}, {POOLED})
     return any(
-        _metrics_path(content) is not None
-        or {"metadata", "metrics"} <= content.keys()
-        or {"choices", "usage"} <= content.keys()
-        or POOLED in content
-        for content in contents
+        any(names <= response.content.keys() for names in keys) or _find_metrics(response) is not None
+        for response in file.objects
     )
 
 
@@ -85,24 +81,19 @@ def read_requests(file: ForeignFile) -> ImportedAcceptance:
     """
     if POOLED in file.objects[0].content:
         return _read_summary(file)
-    located = [
-        (response, path)
-        for response in file.objects
-        if (path := _metrics_path(response.content)) is not None and _value_at(response.content, path) is not None
-    ]
-    if not located:
+    found = [(response, metrics) for response in file.objects if (metrics := _find_metrics(response)) is not None]
+    if not found:
         raise file.error(
             "content",
             f"expected {AIPERF} or metrics.{VLLM} of at least one request. Got none: start vLLM with "
             "--per-request-spec-decode-metrics detailed, AIPerf with --export-level records, and request "
             "return_spec_tokens_details from SGLang.",
         )
-    file.check_one("model", "the requests of one model", [response.content.get("model") for response, _ in located])
-    metrics = [response.inner(*path) for response, path in located]
-    file.check_one("engine", "the requests of one engine", [request.content.get("engine") for request in metrics])
-    requests = [request for request in map(_read_request, metrics) if request.histogram]
+    file.check_one("model", "the requests of one model", [response.content.get("model") for response, _ in found])
+    file.check_one("engine", "the requests of one engine", [metrics.content.get("engine") for _, metrics in found])
+    requests = [request for _, metrics in found if (request := _read_request(metrics)).histogram]
     depth = max((max(max(request.histogram), request.depth or 0) for request in requests), default=0)
-    kind = "AIPerf records" if located[0][1] == (AIPERF,) else "vLLM request metrics"
+    kind = "AIPerf records" if AIPERF in found[0][0].content else "vLLM request metrics"
     return file.build(
         "content",
         pool_steps,
@@ -125,22 +116,13 @@ def _read_summary(file: ForeignFile) -> ImportedAcceptance:
     return file.build(POOLED, pool_lengths, [histogram], "AIPerf summary", depth=depth, by_request=False)
 
 
-def _metrics_path(content: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the keys under which an object has metrics of a request; none if it is the metrics itself."""
-    metrics = content.get("metrics")
-    if AIPERF in content:
-        return (AIPERF,)
-    if isinstance(metrics, dict) and VLLM in metrics:
-        return "metrics", VLLM
-    if VLLM in content:
-        return (VLLM,)
-    return () if content.keys() & {"num_spec_steps", "per_step_accepted"} else None
-
-
-def _value_at(content: Any, path: Sequence[str]) -> object:
-    for name in path:
-        content = content[name]
-    return content
+def _find_metrics(response: JsonObject) -> JsonObject | None:
+    """Return the metrics of a request that an object contains or is; None if it has none."""
+    for *path, name in ((AIPERF,), ("metrics", VLLM), (VLLM,)):
+        outer = response.content.get(path[0]) if path else response.content
+        if isinstance(outer, dict) and outer.get(name) is not None:
+            return response.inner(*path, name)
+    return response.inner() if response.content.keys() & {"num_spec_steps", "per_step_accepted"} else None
 
 
 def _read_request(fields: JsonObject) -> _Request:
