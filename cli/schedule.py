@@ -15,9 +15,8 @@ from treeopt.planner import requested_plan, tree_file
 from treeopt.planner.scheduling import count_scheduled_points, schedule_if_measured, tree_schedule
 from treeopt.records.profile import require_draft_model
 from treeopt.report.commands import decoding_options
-from treeopt.report.plan_text import plan_source
+from treeopt.report.plan_text import plan_source, schedule_table
 from treeopt.report.plan_warnings import context_warnings
-from treeopt.report.schedule_text import schedule_table
 from treeopt.report.text import quoted
 
 

@@ -1,30 +1,25 @@
 """Commands that follow from a plan or a profile, as the output prints them."""
 
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from treeopt.planner import Option, Plan, PlanRequest
-    from treeopt.records.profile import Profile
-    from treeopt.records.sampling import Sampling
+from treeopt.planner import Option, Plan, PlanRequest, step_model
+from treeopt.planner.segments import fastest_length
+from treeopt.records.engine import AT_URL
+from treeopt.records.identity import Identity
+from treeopt.records.profile import IMPORTED, Profile
+from treeopt.records.sampling import Sampling
 
 
-def missing_models(profile: "Profile") -> str:
+def missing_models(profile: Profile) -> str:
     """Return options with a blank for each model of a profile, if neither it nor its trees name where they are."""
-    from treeopt.records.identity import Identity
-
     identity = Identity.of(profile.pair, profile.machine)
     if identity.bundled or identity.target is not None:
         return ""
     return " --target MODEL" + (" --draft MODEL" if profile.pair.draft is not None else "")
 
 
-def profile_command(profile: "Profile") -> str | None:
+def profile_command(profile: Profile) -> str | None:
     """Return the command that measures the models of a profile again, without its amounts; None for an import."""
-    from treeopt.records.engine import AT_URL
-    from treeopt.records.identity import Identity
-    from treeopt.records.profile import IMPORTED
-
     models, engine = Identity.of(profile.pair, profile.machine).model_options, profile.engine
     if engine is None:
         return f"treeopt profile{models or missing_models(profile)}"
@@ -35,7 +30,7 @@ def profile_command(profile: "Profile") -> str | None:
     return f"treeopt probe {engine.name}{models}{method}{url}"
 
 
-def planning_options(request: "PlanRequest") -> str:
+def planning_options(request: PlanRequest) -> str:
     """Return the options of `treeopt solve` for a request, defaults left out.
 
     >>> from treeopt.planner import PlanRequest
@@ -58,7 +53,7 @@ def planning_options(request: "PlanRequest") -> str:
     return "".join([*options, *(f" --{name}" for name in flags)])
 
 
-def decoding_options(profile: "Profile", plan: "Plan", option: "Option") -> str:
+def decoding_options(profile: Profile, plan: Plan, option: Option) -> str:
     """Return the options of `treeopt run` for an option at a plan's operating point, defaults left out."""
     acceptance = plan.model.acceptance
     draft_sampling = acceptance.draft_sampling if option.drafter.name == "model" else None  # as treeopt bench
@@ -66,7 +61,7 @@ def decoding_options(profile: "Profile", plan: "Plan", option: "Option") -> str:
     return f"{missing_models(profile)}{sampling}{' --lossy' if option.lossy else ''}"
 
 
-def engine_command(profile: "Profile", profile_path: str, tree: str) -> str:
+def engine_command(profile: Profile, profile_path: str, tree: str) -> str:
     """Return the command that follows a plan for a serving engine: its benchmark, or an export of imported measurements.
 
     Args:
@@ -74,11 +69,6 @@ def engine_command(profile: "Profile", profile_path: str, tree: str) -> str:
         profile_path: its file, quoted.
         tree: the tree file, quoted.
     """
-    from treeopt.planner import step_model
-    from treeopt.planner.segments import fastest_length
-    from treeopt.records.engine import AT_URL
-    from treeopt.records.profile import IMPORTED
-
     assert profile.engine is not None  # the caller's profile is of an engine
     if profile.engine.name == IMPORTED:
         return f"treeopt export {tree} --profile {profile_path} --to vllm"
@@ -90,7 +80,7 @@ def engine_command(profile: "Profile", profile_path: str, tree: str) -> str:
     return f"{command} --url {','.join(f'{length}=URL' for length in lengths)}"
 
 
-def sampling_text(sampling: "Sampling", draft_sampling: "Sampling | None") -> str:
+def sampling_text(sampling: Sampling, draft_sampling: Sampling | None) -> str:
     """Return the options for how target and draft sample, defaults left out.
 
     >>> from treeopt.records.sampling import Sampling

@@ -2,22 +2,20 @@
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from treeopt.planner import Option, Plan
+from treeopt.planner.comparison import ComparedTree
+from treeopt.records.profile import Profile
 from treeopt.report.plan_text import heading
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import milliseconds
-
-if TYPE_CHECKING:
-    from treeopt.planner import Option, Plan
-    from treeopt.planner.comparison import ComparedTree
-    from treeopt.records.profile import Profile
 
 HEADER = ("", "nodes", "depth", "tokens/step", "step, ms", "speedup", "best of size")
 COLUMNS = (Column(least=12), *(Column(">", least, gap=1) for least in (6, 6, 12, 9, 8, 13)))
 
 
-def comparison_json(labels: Sequence[str], compared: "Sequence[ComparedTree]", best: "Plan") -> str:
+def comparison_json(labels: Sequence[str], compared: Sequence[ComparedTree], best: Plan) -> str:
     """Return labelled trees, plain decoding and the fastest option as one JSON object, in seconds and tokens.
 
     Args:
@@ -45,7 +43,7 @@ def comparison_json(labels: Sequence[str], compared: "Sequence[ComparedTree]", b
     return json.dumps(report, indent=2)
 
 
-def _predicted(option: "Option | None") -> dict[str, Any] | None:
+def _predicted(option: Option | None) -> dict[str, Any] | None:
     if option is None:
         return None
     return {
@@ -57,7 +55,7 @@ def _predicted(option: "Option | None") -> dict[str, Any] | None:
     }
 
 
-def comparison_text(labels: Sequence[str], compared: "Sequence[ComparedTree]", best: "Plan", profile: "Profile") -> str:
+def comparison_text(labels: Sequence[str], compared: Sequence[ComparedTree], best: Plan, profile: Profile) -> str:
     """Return the heading of the plan, and a line for each tree, for plain decoding and for the fastest option."""
     rows: list[tuple[str, ...]] = [HEADER]
     for label, row in zip(labels, compared, strict=True):
@@ -69,7 +67,7 @@ def comparison_text(labels: Sequence[str], compared: "Sequence[ComparedTree]", b
     return "\n".join([heading(best, profile), "", *aligned([*rows, (), *last], COLUMNS)])
 
 
-def _row(label: str, option: "Option", same_size: "Option | None" = None) -> tuple[str, ...]:
+def _row(label: str, option: Option, same_size: Option | None = None) -> tuple[str, ...]:
     return (
         label,
         str(option.tree.nodes),

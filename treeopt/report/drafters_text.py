@@ -1,40 +1,35 @@
 """Drafters compared as `treeopt solve` prints it: the best setting of each, over context lengths, and by category of prompt."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from treeopt.planner import DrafterChoice, Option, Segment, best_drafter, choice_confidence
+from treeopt.planner.categories import CategoryPlan, CategoryPlans
 from treeopt.report.table import PREDICTED, PREDICTED_COLUMNS, Column, aligned, predicted_cells
 from treeopt.report.text import percent, percent_floor, range_text, spread
-
-if TYPE_CHECKING:
-    from treeopt.planner import DrafterChoice, Option, Segment
-    from treeopt.planner.categories import CategoryPlan, CategoryPlans
 
 CONTEXTS_HEADER = ("context", "drafter", "setting", "speedup at the start")
 CATEGORIES_HEADER = ("category", "prompts", "drafter", "setting", "tokens/step", "speedup", "one for all", "gap")
 CATEGORIES_COLUMNS = (Column(), Column(">"), *[Column(gap=3)] * 4, Column(">", gap=3), Column(">", gap=3))
 
 
-def drafter_name(option: "Option") -> str:
+def drafter_name(option: Option) -> str:
     """Return what drafts, for sentences."""
     if option.kind == "plain":
         return "plain decoding"
     return "the draft model" if option.drafter.name == "model" else option.drafter.name
 
 
-def _drafter_and_shape(option: "Option") -> str:
+def _drafter_and_shape(option: Option) -> str:
     name = drafter_name(option)
     return name if option.kind == "plain" else f"{name}, {option.shape}"
 
 
-def _drafter_cell(option: "Option") -> str:
+def _drafter_cell(option: Option) -> str:
     return "plain" if option.kind == "plain" else option.drafter.name
 
 
-def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
+def drafters_table(drafters: Sequence[DrafterChoice], objective: str) -> str:
     """Return a line for the best setting of every drafter, the best of all marked, and a sentence if there are several."""
-    from treeopt.planner import best_drafter, choice_confidence
-
     best = best_drafter(drafters, objective)
     rows = [
         (
@@ -54,7 +49,7 @@ def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
     return "\n".join(lines)
 
 
-def _best_of_all(best: "Option", objective: str) -> str:
+def _best_of_all(best: Option, objective: str) -> str:
     if objective == "tokens":
         return f"Most tokens of all drafters: {_drafter_and_shape(best)}, {best.tokens_per_step.value:.2f} per step."
     if best.kind == "plain":
@@ -62,7 +57,7 @@ def _best_of_all(best: "Option", objective: str) -> str:
     return f"Fastest of all drafters: {_drafter_and_shape(best)}, {best.speedup.value:.2f}x plain decoding."
 
 
-def drafter_contexts_text(segments: "Sequence[Segment]") -> str:
+def drafter_contexts_text(segments: Sequence[Segment]) -> str:
     """Return a line for every range of context lengths."""
     rows = [
         (
@@ -77,7 +72,7 @@ def drafter_contexts_text(segments: "Sequence[Segment]") -> str:
     return f"All drafters by context length:\n\n{table}"
 
 
-def categories_text(plans: "CategoryPlans") -> str:
+def categories_text(plans: CategoryPlans) -> str:
     """Return the best option for each category of prompts, and the speedup over all with it and with one option for all."""
     options = [plans.for_all, *(plan.best for plan in plans.plans)]
     rules = {option.rule for option in options if option.drafter.name == "model"}
@@ -93,7 +88,7 @@ def categories_text(plans: "CategoryPlans") -> str:
     return "\n".join(lines)
 
 
-def _category_row(plan: "CategoryPlan", *, name_rule: bool) -> tuple[str, ...]:
+def _category_row(plan: CategoryPlan, *, name_rule: bool) -> tuple[str, ...]:
     best, for_all, gap = plan.best, plan.for_all, plan.gap
     return (
         plan.category,

@@ -2,38 +2,37 @@
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from treeopt.engines import ENGINES
+from treeopt.engines.exporters import speculation_profile
+from treeopt.engines.exporters.engine import Engine
+from treeopt.engines.exporters.setting import Setting, describe_dynamic_tree
+from treeopt.engines.importers import IMPORTERS
+from treeopt.engines.importers.read import OPTIONS
 from treeopt.files.atomic_files import STANDARD_STREAM
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.report.table import PREDICTED, PREDICTED_COLUMNS, Column, aligned, predicted_cells
 from treeopt.report.text import counted
-
-if TYPE_CHECKING:
-    from treeopt.engines.exporters.engine import Engine
-    from treeopt.engines.exporters.setting import Setting
-    from treeopt.records.measured_acceptance import MeasuredAcceptance
-    from treeopt.trees import TokenTree
-    from treeopt.trees.formats.topology import TopologyFormat
+from treeopt.trees import TokenTree
+from treeopt.trees.formats import FORMATS, READABLE
+from treeopt.trees.formats.topology import TopologyFormat
 
 WIDTH = 100
 
 
-def topology_text(target: "TopologyFormat", tree: "TokenTree") -> str:
+def topology_text(target: TopologyFormat, tree: TokenTree) -> str:
     """Return the line on an exported tree."""
     return f"{target.title}: {counted(tree.nodes, 'node')}, root included, depth {tree.max_depth}"
 
 
-def acceptance_text(acceptance: "MeasuredAcceptance") -> str:
+def acceptance_text(acceptance: MeasuredAcceptance) -> str:
     """Return the line on an exported acceptance."""
-    from treeopt.engines.exporters.speculation_profile import TITLE, VERSIONS
+    title = f"{speculation_profile.TITLE} ({speculation_profile.VERSIONS})"
+    return f"{title}: rule {acceptance.rule}, temperature {acceptance.temperature:g}"
 
-    return f"{TITLE} ({VERSIONS}): rule {acceptance.rule}, temperature {acceptance.temperature:g}"
 
-
-def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
+def setting_text(engine: Engine, setting: Setting, written: Path) -> str:
     """Return the setting next to its alternatives, the reasons, and the line that uses it."""
-    from treeopt.engines.exporters.setting import describe_dynamic_tree
-
     chosen = "no speculation" if setting.request is None else describe_dynamic_tree(setting.request.tree)
     blocks = [f"{engine.title} ({engine.versions}): {chosen}"]
     if setting.predictions:
@@ -51,10 +50,7 @@ def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
 
 def export_list() -> str:
     """Return the formats and engines of `treeopt export`, a few lines each."""
-    from treeopt.engines import ENGINES
-    from treeopt.engines.exporters import speculation_profile as profiles
-    from treeopt.trees.formats import FORMATS
-
+    profiles = speculation_profile
     return _sections(
         {
             "Trees": [(target.name, target.title, target.versions, target.needs) for target in FORMATS],
@@ -67,10 +63,6 @@ def export_list() -> str:
 
 def import_list() -> str:
     """Return the files of other programs that treeopt reads, a few lines each."""
-    from treeopt.engines.importers import IMPORTERS
-    from treeopt.engines.importers.read import OPTIONS
-    from treeopt.trees.formats import READABLE
-
     trees = [(source.name, source.title, source.versions, source.needs) for source in READABLE]
     measurements = [
         (

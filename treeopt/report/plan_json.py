@@ -1,23 +1,21 @@
 """A plan as JSON, in seconds and tokens; docs/guides/plan.md lists the keys."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treeopt.files.serialization import serialize_record
+from treeopt.planner import Option, Schedule, Segment
+from treeopt.planner.categories import CategoryPlans
+from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.report.plan_warnings import profile_plan_warnings
-
-if TYPE_CHECKING:
-    from treeopt.planner import Option, Schedule, Segment
-    from treeopt.planner.categories import CategoryPlans
-    from treeopt.planner.profile_plan import ProfilePlan
 
 
 def plan_json(
-    planned: "ProfilePlan",
+    planned: ProfilePlan,
     *,
     new_tokens: int | None = None,
     category: str | None = None,
-    categories: "CategoryPlans | None" = None,
+    categories: CategoryPlans | None = None,
 ) -> str:
     """Return the object as text, one key per line.
 
@@ -53,7 +51,7 @@ def plan_json(
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def _setting(option: "Option") -> dict[str, Any]:
+def _setting(option: Option) -> dict[str, Any]:
     """Return the drafter and its setting; no parents if it builds its own trees."""
     return {
         "drafter": option.drafter.name,
@@ -64,7 +62,7 @@ def _setting(option: "Option") -> dict[str, Any]:
     }
 
 
-def _option(option: "Option") -> dict[str, Any]:
+def _option(option: Option) -> dict[str, Any]:
     """Return the drafter and its setting with the prediction."""
     return {
         **_setting(option),
@@ -75,7 +73,7 @@ def _option(option: "Option") -> dict[str, Any]:
     }
 
 
-def _categories(categories: "CategoryPlans") -> dict[str, Any]:
+def _categories(categories: CategoryPlans) -> dict[str, Any]:
     return {
         "plans": [
             {
@@ -95,11 +93,11 @@ def _categories(categories: "CategoryPlans") -> dict[str, Any]:
     }
 
 
-def _choice(option: "Option") -> dict[str, Any]:
+def _choice(option: Option) -> dict[str, Any]:
     return {"kind": option.kind, **option.to_dict()}
 
 
-def _segment(segment: "Segment") -> dict[str, Any]:
+def _segment(segment: Segment) -> dict[str, Any]:
     return {
         "rule": segment.option.rule,
         "lossy": segment.option.lossy,
@@ -110,7 +108,7 @@ def _segment(segment: "Segment") -> dict[str, Any]:
     }
 
 
-def _schedule(schedule: "Schedule") -> dict[str, Any]:
+def _schedule(schedule: Schedule) -> dict[str, Any]:
     condition = ("rule", "lossy", "temperature", "context_tokens", "batch_size", "extrapolated")
     plans = [(plan, plan.to_dict()) for plan in schedule.plans]
     return {

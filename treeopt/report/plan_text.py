@@ -1,30 +1,30 @@
 """A plan as `treeopt solve` prints it: the table, how certain it is, and the schedule."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from treeopt.planner import Option, Plan, PlanRequest, Schedule, Segment
+from treeopt.planner.categories import CategoryPlans
+from treeopt.planner.planning import RIVALS
+from treeopt.planner.profile_plan import ProfilePlan
+from treeopt.records.profile import Profile, describe_origins
 from treeopt.report.drafters_text import categories_text, drafter_contexts_text, drafters_table
 from treeopt.report.plan_warnings import acceptance_without_counts, under_rule
-from treeopt.report.schedule_text import schedule_table
 from treeopt.report.table import PREDICTED, PREDICTED_COLUMNS, Column, aligned, predicted_cells
-from treeopt.report.text import counted, percent_floor, rule_name, subject
-
-if TYPE_CHECKING:
-    from treeopt.planner import Option, Plan, PlanRequest
-    from treeopt.planner.categories import CategoryPlans
-    from treeopt.planner.profile_plan import ProfilePlan
-    from treeopt.records.profile import Profile
+from treeopt.report.text import counted, percent_floor, range_text, rule_name, spread, subject
+from treeopt.trees import describe_tree
 
 COLUMNS = (Column(least=9), Column(">", least=5), Column(">", least=5, gap=1), *PREDICTED_COLUMNS)
+SCHEDULE_HEADER = ("rule", "temperature", "batch", "context", "run", "speedup at the start")
 
 
 def plan_text(
-    planned: "ProfilePlan",
+    planned: ProfilePlan,
     *,
     new_tokens: int | None = None,
     category: str | None = None,
-    categories: "CategoryPlans | None" = None,
+    categories: CategoryPlans | None = None,
 ) -> str:
     """Return a plan in tables and sentences.
 
@@ -53,12 +53,12 @@ def plan_text(
     return "\n\n".join(blocks)
 
 
-def plan_source(path: Path, plan: "Plan", new_tokens: int | None = None, category: str | None = None) -> str:
+def plan_source(path: Path, plan: Plan, new_tokens: int | None = None, category: str | None = None) -> str:
     """Return the source that a tree file names: the profile, the prompts and sequences planned for, and imported parts."""
     return "; ".join(filter(None, [str(path), *_planned_for(new_tokens, category), plan_origins(plan)]))
 
 
-def heading(plan: "Plan", profile: "Profile", new_tokens: int | None = None, category: str | None = None) -> str:
+def heading(plan: Plan, profile: Profile, new_tokens: int | None = None, category: str | None = None) -> str:
     """Return the pair, machine and conditions, and on a second line what was imported."""
     conditions = ", ".join([plan.conditions, *_planned_for(new_tokens, category)])
     return "\n".join(filter(None, [f"{subject(profile)}: {conditions}", plan_origins(plan)]))
@@ -69,14 +69,12 @@ def _planned_for(new_tokens: int | None, category: str | None) -> list[str]:
     return [*length, *([] if category is None else [f"prompts of category {category}"])]
 
 
-def plan_origins(plan: "Plan") -> str:
+def plan_origins(plan: Plan) -> str:
     """Return where the plan's numbers come from; empty if all were measured here."""
-    from treeopt.records.profile import describe_origins
-
     return describe_origins(plan.model.point.latencies, plan.model.acceptance)
 
 
-def candidates_table(plan: "Plan") -> str:
+def candidates_table(plan: Plan) -> str:
     """Return the fastest tree of every budget, then plain decoding, the best chain and the best tree, the choice marked.
 
     A candidate that equals a simpler one is left out.
@@ -91,13 +89,25 @@ def candidates_table(plan: "Plan") -> str:
     return "\n".join(aligned([_header(""), *budgets, (), *candidates], COLUMNS))
 
 
-def rules_table(plan: "Plan") -> str:
+def rules_table(plan: Plan) -> str:
     """Return the best option of every rule that was planned, the chosen one marked."""
     rows = [_row(rule_name(option.rule), option, chosen=option.rule == plan.rule) for option in plan.rules]
     return "\n".join(aligned([_header("rule"), *rows], COLUMNS))
 
 
-def conclusions(planned: "ProfilePlan") -> list[str]:
+def schedule_table(schedule: Schedule) -> str:
+    """Return the segments over context lengths, and those over batch sizes."""
+    contexts, batches = schedule.over_contexts, schedule.over_batch_sizes
+    if all(segment.context_tokens[0] == segment.context_tokens[1] for segment in contexts) and batches:
+        contexts = ()  # one length per batch size: the segments over batch sizes contain these
+    blocks = [
+        ("What to run where, by context length at each measured batch size:", contexts),
+        ("What to run where, by batch size at each measured context length:", batches),
+    ]
+    return "\n\n".join(f"{title}\n\n{_segments_table(segments)}" for title, segments in blocks if segments)
+
+
+def conclusions(planned: ProfilePlan) -> list[str]:
     """Return sentences: the choice, how much faster other trees can be, how certain that is, and what was smoothed."""
     plan = planned.plan
     sentences = [_verdict(plan), _optimality(plan, planned.request)]
@@ -117,7 +127,7 @@ def _header(name: str) -> tuple[str, ...]:
     return (f"  {name}", "nodes", "depth", *PREDICTED)
 
 
-def _row(name: str, option: "Option", *, chosen: bool = False) -> tuple[str, ...]:
+def _row(name: str, option: Option, *, chosen: bool = False) -> tuple[str, ...]:
     return (
         f"{'*' if chosen else ' '} {name}",
         str(option.tree.nodes),
@@ -126,7 +136,7 @@ def _row(name: str, option: "Option", *, chosen: bool = False) -> tuple[str, ...
     )
 
 
-def _verdict(plan: "Plan") -> str:
+def _verdict(plan: Plan) -> str:
     choice = plan.choice
     shape = f"a {choice.shape}{under_rule(plan)}"
     if plan.objective == "tokens":
@@ -145,16 +155,13 @@ def _verdict(plan: "Plan") -> str:
     return f"Fastest: {shape}, {choice.speedup.value:.2f}x plain decoding."
 
 
-def _optimality(plan: "Plan", request: "PlanRequest") -> str:
+def _optimality(plan: Plan, request: PlanRequest) -> str:
     """Return how much faster any other tree can be, rounded up."""
     solved = plan.solution
     width = "" if request.level_widths is None else f", {request.level_widths} to a level,"
     trees = f"No tree of up to {solved.max_nodes} nodes{width} and depth {solved.max_depth}{under_rule(plan)}"
     if plan.objective == "tokens":
         return f"{trees} yields more."
-    from treeopt.planner.planning import RIVALS
-    from treeopt.trees import describe_tree
-
     fastest = plan.fastest.tree
     if plan.tree.tree != fastest:
         return (
@@ -169,7 +176,7 @@ def _optimality(plan: "Plan", request: "PlanRequest") -> str:
     return f"{trees} is faster by the acceptance table, and none of its {RIVALS} fastest when replayed on the measured sequences."
 
 
-def _memory(plan: "Plan") -> list[str]:
+def _memory(plan: Plan) -> list[str]:
     """Return how many sequences fit in memory, with plain decoding and with the choice."""
     if plan.memory is None:
         return []
@@ -179,7 +186,7 @@ def _memory(plan: "Plan") -> list[str]:
     return [f"{line}, {chosen} with {counted(nodes, 'node')} in each step." if nodes > 1 else f"{line}."]
 
 
-def _smoothing(plan: "Plan") -> list[str]:
+def _smoothing(plan: Plan) -> list[str]:
     smoothing = plan.model.tokens.smoothing
     sentences = []
     if smoothing and smoothing.changed:
@@ -192,3 +199,21 @@ def _smoothing(plan: "Plan") -> list[str]:
         increases = "1 increase" if smoothing.kept == 1 else f"{smoothing.kept} increases"
         sentences.append(f"Kept {increases} of acceptance by rank that noise does not explain.")
     return sentences
+
+
+def _segments_table(segments: Sequence[Segment]) -> str:
+    rows = [SCHEDULE_HEADER, *(_segment_row(segment) for segment in segments)]
+    return "\n".join(aligned(rows, [Column(gap=3)] * len(SCHEDULE_HEADER)))
+
+
+def _segment_row(segment: Segment) -> tuple[str, ...]:
+    option = segment.option
+    padded = f", padded to {option.verify_tokens}" if option.verify_tokens > option.tree.nodes else ""
+    return (
+        rule_name(option.rule),
+        f"{segment.temperature:g}",
+        range_text(segment.batch_sizes, "-"),
+        range_text(segment.context_tokens, "-"),
+        option.shape + padded,
+        spread(option.speedup),
+    )

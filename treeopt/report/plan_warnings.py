@@ -1,34 +1,31 @@
 """Warnings about a plan and the profile that it is based on, each with what to do."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from treeopt.errors import Warning
+from treeopt.planner import DrafterChoice, Plan, Schedule, choice_confidence
+from treeopt.planner.categories import CategoryPlans
+from treeopt.planner.drafter_costs import measured_contexts
+from treeopt.planner.profile_plan import ProfilePlan
+from treeopt.planner.tokens import outside_contexts, warn_outside_contexts
 from treeopt.records.engine import lengths_around
 from treeopt.records.measured_drafter import MeasuredDrafter
+from treeopt.records.profile import Profile, trace_origins
 from treeopt.records.step_latency import StepLatency
 from treeopt.records.timing_quality import estimate_drift, relative_iqr
+from treeopt.report.profile_text import SOURCES, SURE
 from treeopt.report.text import percent, percent_floor
 
-if TYPE_CHECKING:
-    from treeopt.planner import DrafterChoice, Plan, Schedule
-    from treeopt.planner.categories import CategoryPlans
-    from treeopt.planner.profile_plan import ProfilePlan
-    from treeopt.records.profile import Profile
-
-SURE = 0.9
-"""Smallest chance of being within 1 % of the fastest without a warning."""
 MAX_DRIFT = 0.05
 MAX_SPREAD = 0.25
 """Largest relative changes of times without a warning; the spread is between the quartiles of single calls."""
 MIN_ACCEPTANCE, MIN_POSITIONS = 0.05, 100
 """A trained head's first draft token is accepted more often, if as many positions are counted."""
-SOURCES = {"acceptance": "acceptance", "verify": "verification time", "draft": "draft time", "overhead": "overhead"}
 REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--rounds", "overhead": "--rounds"}
 """The option of `treeopt profile` that makes each source of uncertainty smaller."""
 
 
-def profile_plan_warnings(planned: "ProfilePlan", categories: "CategoryPlans | None" = None) -> list[Warning]:
+def profile_plan_warnings(planned: ProfilePlan, categories: CategoryPlans | None = None) -> list[Warning]:
     """Return the warnings about everything that was planned from a profile."""
     return [
         *plan_warnings(planned.plan, planned.drafters),
@@ -38,7 +35,7 @@ def profile_plan_warnings(planned: "ProfilePlan", categories: "CategoryPlans | N
     ]
 
 
-def plan_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]" = ()) -> list[Warning]:
+def plan_warnings(plan: Plan, drafters: Sequence[DrafterChoice] = ()) -> list[Warning]:
     """Return warnings about what was not measured, imports without errors, and an uncertain choice."""
     return [
         *plan.warnings,
@@ -48,12 +45,12 @@ def plan_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]" = ()) -> lis
     ]
 
 
-def under_rule(plan: "Plan") -> str:
+def under_rule(plan: Plan) -> str:
     """Return the rule of a plan for the end of a sentence; empty if it is the only one that was planned."""
     return f" under {plan.rule}" if len(plan.rules) > 1 else ""
 
 
-def acceptance_without_counts(plan: "Plan") -> bool:
+def acceptance_without_counts(plan: Plan) -> bool:
     """Whether the acceptance was imported as rates, whose errors are unknown."""
     acceptance = plan.model.acceptance
     unknown = acceptance.sequences is None and acceptance.table.standard_error is None
@@ -61,18 +58,15 @@ def acceptance_without_counts(plan: "Plan") -> bool:
 
 
 def context_warnings(
-    plan: "Plan",
-    profile: "Profile",
-    schedule: "Schedule | None" = None,
-    drafters: "Sequence[DrafterChoice]" = (),
+    plan: Plan,
+    profile: Profile,
+    schedule: Schedule | None = None,
+    drafters: Sequence[DrafterChoice] = (),
 ) -> list[Warning]:
     """Return a warning for each acceptance that is used at context lengths outside those it was measured at.
 
     An acceptance that was measured right after the prompts counts for the first context length that was timed.
     """
-    from treeopt.planner.drafter_costs import measured_contexts
-    from treeopt.planner.tokens import outside_contexts, warn_outside_contexts
-
     acceptance = profile.acceptance(rule=plan.rule, temperature=plan.temperature)
     scheduled = [] if schedule is None else [plan.context_tokens for plan in schedule.plans]
     contexts = [plan.context_tokens, *scheduled]
@@ -140,7 +134,7 @@ def _times_warnings(latency: StepLatency) -> Iterator[Warning]:
         )
 
 
-def _extrapolation(plan: "Plan") -> Iterator[Warning]:
+def _extrapolation(plan: Plan) -> Iterator[Warning]:
     point, max_nodes = plan.model.point, plan.solution.max_nodes
     if point.extrapolated:
         yield Warning(
@@ -155,7 +149,7 @@ def _extrapolation(plan: "Plan") -> Iterator[Warning]:
         )
 
 
-def _unmeasured_length(plan: "Plan") -> Iterator[Warning]:
+def _unmeasured_length(plan: Plan) -> Iterator[Warning]:
     """Yield a warning if an engine's chain lies between measured lengths, where its step may suddenly take longer."""
     if not plan.model.costs.whole_steps:
         return
@@ -169,7 +163,7 @@ def _unmeasured_length(plan: "Plan") -> Iterator[Warning]:
         )
 
 
-def _confidence_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> list[Warning]:
+def _confidence_warnings(plan: Plan, drafters: Sequence[DrafterChoice]) -> list[Warning]:
     """Return a single warning about imports without errors and an uncertain choice."""
     warnings = [*_uncertain_choice(plan, drafters), *_imports_without_errors(plan)]
     if len(warnings) < 2:
@@ -178,7 +172,7 @@ def _confidence_warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> l
     return [Warning(f"{uncertain.problem} {imports.sentence}", uncertain.action)]
 
 
-def _imports_without_errors(plan: "Plan") -> Iterator[Warning]:
+def _imports_without_errors(plan: Plan) -> Iterator[Warning]:
     latencies, origins = plan.model.point.latencies, _origins(plan)
     tables = {
         "verify": [latency.verify for latency in latencies],
@@ -199,12 +193,10 @@ def _imports_without_errors(plan: "Plan") -> Iterator[Warning]:
         )
 
 
-def _uncertain_choice(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> Iterator[Warning]:
+def _uncertain_choice(plan: Plan, drafters: Sequence[DrafterChoice]) -> Iterator[Warning]:
     if plan.objective != "speed":
         return
     if len(drafters) > 1:
-        from treeopt.planner import choice_confidence
-
         if (probability := choice_confidence(drafters)) < SURE:
             yield Warning(
                 f"the chance that this is within 1 % of the fastest of all drafters is only {percent_floor(probability)}.",
@@ -224,7 +216,5 @@ def _uncertain_choice(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> Iter
     )
 
 
-def _origins(plan: "Plan") -> dict[str, str]:
-    from treeopt.records.profile import trace_origins
-
+def _origins(plan: Plan) -> dict[str, str]:
     return trace_origins(plan.model.point.latencies, plan.model.acceptance)

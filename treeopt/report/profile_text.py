@@ -13,13 +13,16 @@ from treeopt.records.profile import IMPORTED, UNKNOWN, Profile, describe_origins
 from treeopt.records.rules import rule_label
 from treeopt.records.step_latency import StepLatency
 from treeopt.records.timing_quality import estimate_precision
-from treeopt.report.plan_warnings import SOURCES, SURE
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, describe_models, milliseconds, percent
 
 if TYPE_CHECKING:
     from treeopt.planner import Confidence
 
+SURE = 0.9
+"""Smallest chance of being within 1 % of the fastest without a warning."""
+SOURCES = {"acceptance": "acceptance", "verify": "verification time", "draft": "draft time", "overhead": "overhead"}
+"""What a plan is uncertain of."""
 SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 SHOWN_DEPTHS = (1, 2, 4, 8, 16)
 MAX_RANKS = 8

@@ -3,14 +3,11 @@
 import math
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from treeopt.records.latency import Estimate
+from treeopt.records.machine import Machine, Pair
+from treeopt.records.profile import IMPORTED, UNKNOWN, Profile
 from treeopt.records.rules import LOSSY_RULES
-
-if TYPE_CHECKING:
-    from treeopt.records.latency import Estimate
-    from treeopt.records.machine import Machine, Pair
-    from treeopt.records.profile import Profile
 
 
 def milliseconds(seconds: float) -> str:
@@ -87,7 +84,7 @@ def quoted(path: Path | str) -> str:
     return shlex.quote(str(path))
 
 
-def spread(estimate: "Estimate", scale: float = 1.0) -> str:
+def spread(estimate: Estimate, scale: float = 1.0) -> str:
     """Return a number with its 95 % interval.
 
     >>> from treeopt.records.latency import Estimate
@@ -116,28 +113,22 @@ def percent_floor(probability: float) -> str:
     return "more than 99 %" if probability > 0.99 else f"{math.floor(100 * probability + 1e-9)} %"
 
 
-def subject(profile: "Profile") -> str:
+def subject(profile: Profile) -> str:
     """Return the pair, the engine and the machine of a profile, as far as they are known."""
-    from treeopt.records.profile import IMPORTED
-
     name = "" if profile.engine is None or profile.engine.name == IMPORTED else f" in {profile.engine.name}"
     return f"{describe_models(profile.pair)}{name}{_on_machine(profile.machine)}"
 
 
-def models_and_machine(pair: "Pair", machine: "Machine") -> str:
+def models_and_machine(pair: Pair, machine: Machine) -> str:
     """Return a pair and a machine, such as `big + small on AMD EPYC (2 threads)`."""
     return f"{describe_models(pair)}{_on_machine(machine)}"
 
 
-def describe_models(pair: "Pair") -> str:
+def describe_models(pair: Pair) -> str:
     """Return target and draft model; `unknown models` for an import that names neither."""
-    from treeopt.records.profile import UNKNOWN
-
     return "unknown models" if {pair.target, pair.draft} <= {UNKNOWN, None} else pair.label
 
 
-def _on_machine(machine: "Machine") -> str:
-    from treeopt.records.profile import UNKNOWN
-
+def _on_machine(machine: Machine) -> str:
     threads = "" if machine.threads is None else f" ({counted(machine.threads, 'thread')})"
     return f" on {machine.processor}{threads}" if machine.processor != UNKNOWN else ""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from treeopt.files.serialization import serialize_record
+from treeopt.planner import tree_file
 from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.plotting.panels import Panel
 from treeopt.plotting.svg import svg_text
@@ -153,8 +154,6 @@ def _planned_tree(planned: ProfilePlan | None) -> tuple[tuple[str, TreeFile], ..
     """Return the tree of a plan under a label; none for plain decoding and drafters that build their own trees."""
     if planned is None:
         return ()
-    from treeopt.planner import tree_file
-
     option = planned.option
     if option.tree.nodes == 1 or option.drafter.builds_own_trees:
         return ()
