@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from treeopt.planner import Option
 from treeopt.planner.profile_plan import ProfilePlan
-from treeopt.records.bench_file import GridBench, MethodsBench, TreeBench
+from treeopt.records.bench_file import GridBench, GridTree, MethodsBench, TreeBench
 from treeopt.records.profile import IMPORTED
-from treeopt.records.results import BatchBench, EngineBench, EngineRow
+from treeopt.records.results import BatchBench, BatchRow, EngineBench
 from treeopt.report.commands import (
     decoding_options,
     engine_command,
@@ -77,7 +77,9 @@ def answer(contents: Contents) -> Answer | None:
         shape = f"{drafter}a {kind} of {bench.nodes} nodes"
         return _answer(shape, bench.nodes, None, _Result.of(bench))
     for engine_bench in contents.benches_of(EngineBench):
-        return _answer_of_engine(engine_bench.content.chosen, engine_bench.content.engine)
+        row = engine_bench.content.chosen
+        result = _Result(row.speedup, row.predicted.speedup)
+        return _answer(counted(row.length, "draft token"), row.length + 1, None, result, engine_bench.content.engine)
     return None
 
 
@@ -170,27 +172,26 @@ class _Result:
     predicted: float | None
 
     @classmethod
-    def of(cls, bench: TreeBench) -> "_Result":
-        return cls(bench.measured.speedup, bench.predicted.speedup)
+    def of(cls, row: TreeBench | GridTree | BatchRow) -> "_Result":
+        return cls(row.measured.speedup, row.predicted.speedup)
 
 
 def _planned_rows(planned: ProfilePlan, contents: Contents) -> list[SpeedupRow]:
     """Return a row for each candidate of the draft model, for the other rules, and for the drafters."""
     plan, choice = planned.plan, planned.option
-    options = {
-        "candidate": [plan.plain, plan.chain, plan.tree],
-        "rule": list(plan.rules) if len(plan.rules) > 1 else [],
-        "drafter": [drafter.option for drafter in planned.drafters],
-    }
+    rules = plan.rules if len(plan.rules) > 1 else ()
+    options = [(option, "") for option in (plan.plain, plan.chain, plan.tree)]
+    options += [(option, f", rule {option.rule}") for option in rules]
+    options += [(drafter.option, "") for drafter in planned.drafters]
     rows: dict[tuple[str, TokenTree, str], SpeedupRow] = {}
-    for kind, option in ((kind, option) for kind, kind_options in options.items() for option in kind_options):
+    for option, rule in options:
         drafter = option.drafter
         name = describe_tree(option.tree) if drafter.name == "model" else _drafter_shape(option)
         result = _result_of_option(option, planned, contents)
         rows.setdefault(
             (drafter.description, option.tree, option.rule),
             SpeedupRow(
-                name=f"{name}, rule {option.rule}" if kind == "rule" else name,
+                name=name + rule,
                 predicted=option.speedup,
                 measured=None if result is None else result.speedup,
                 chosen=option is choice or option == choice,
@@ -222,16 +223,6 @@ def _answer_of_tree(content: TreeFile, contents: Contents) -> Answer:
     return _answer(shape, tree.nodes, provenance.speedup, result)
 
 
-def _answer_of_engine(row: EngineRow, engine: str) -> Answer:
-    return Answer(
-        shape=counted(row.length, "draft token"),
-        nodes=row.length + 1,
-        predicted=row.predicted.speedup,
-        measured=row.speedup,
-        engine=engine,
-    )
-
-
 def _result_of_option(option: Option, planned: ProfilePlan, contents: Contents) -> _Result | None:
     """Return what a bench measured for an option under the plan's conditions; None without such a bench."""
     plan, engine, tree = planned.plan, planned.profile.engine, option.tree
@@ -243,12 +234,10 @@ def _result_of_option(option: Option, planned: ProfilePlan, contents: Contents) 
             return None
         size = None if option.drafter.builds_own_trees else (tree.nodes, tree.max_depth)
         return _result_of_tree(contents, size, option.rule, plan.temperature, option.drafter.description)
-    if batch_size == 1:  # the other benches decode one sequence at a time
+    result = None
+    if batch_size == 1:
         result = _result_of_tree(contents, (tree.nodes, tree.max_depth), option.rule, plan.temperature, "model")
-        result = result or _result_in_grids(contents, tree, option.rule, plan.temperature)
-        if result is not None:
-            return result
-    return _result_in_batches(contents, tree, batch_size, option.rule, plan.temperature)
+    return result or _result_of_row(contents, tree, batch_size, option.rule, plan.temperature)
 
 
 def _result_in_engine(contents: Contents, engine: str, length: int) -> _Result | None:
@@ -279,23 +268,18 @@ def _result_of_tree(
     return None
 
 
-def _result_in_grids(contents: Contents, tree: TokenTree, rule: str, temperature: float) -> _Result | None:
-    for bench in (grid_bench.content for grid_bench in contents.benches_of(GridBench)):
-        for row in bench.trees:
-            if row.tree == tree and (bench.rule, bench.temperature) == (rule, temperature):
-                return _Result(row.measured.speedup, row.predicted.speedup)
-    return None
-
-
-def _result_in_batches(
+def _result_of_row(
     contents: Contents, tree: TokenTree, batch_size: int, rule: str, temperature: float
 ) -> _Result | None:
-    for bench in (batch_bench.content for batch_bench in contents.benches_of(BatchBench)):
-        if (bench.rule, bench.temperature) != (rule, temperature):
-            continue
-        for row in (row for size in bench.sizes if size.batch_size == batch_size for row in size.rows):
-            if row.tree == tree:
-                return _Result(row.measured.speedup, row.predicted.speedup)
+    """Return the result of `treeopt bench grid`, which decodes one sequence at a time, or of `treeopt bench batches`."""
+    rows: list[tuple[GridBench | BatchBench, int, GridTree | BatchRow]] = []
+    for grid in contents.benches_of(GridBench):
+        rows += [(grid.content, 1, row) for row in grid.content.trees]
+    for batches in contents.benches_of(BatchBench):
+        rows += [(batches.content, size.batch_size, row) for size in batches.content.sizes for row in size.rows]
+    for bench, size, row in rows:
+        if (row.tree, size, bench.rule, bench.temperature) == (tree, batch_size, rule, temperature):
+            return _Result.of(row)
     return None
 
 
