@@ -28,12 +28,7 @@ from treeopt.planner.segments import fastest_length
 from treeopt.records.identity import Identity, machine_mismatch_warning, pair_mismatch_warning
 from treeopt.records.machine import AUTO
 from treeopt.records.profile import UNKNOWN, Profile
-from treeopt.report.engine_bench import (
-    engine_bench_table,
-    interpolated_length_warning,
-    losslessness_error,
-    losslessness_warning,
-)
+from treeopt.report.engine_bench import engine_bench_table, interpolated_length_warning, losslessness
 from treeopt.report.profile_text import measured_today
 from treeopt.report.text import models_and_machine
 
@@ -193,9 +188,10 @@ def _run(
             title=models_and_machine(profile.pair, profile.machine),
             subtitle=f"{acceptance.rule} at temperature {acceptance.temperature:g}, {measured_today()}",
         )
-    if (warning := losslessness_warning(bench)) is not None:
+    warning, error = losslessness(bench)
+    if warning is not None:
         warn(warning)
-    if args.strict and (error := losslessness_error(bench)) is not None:
+    if args.strict and error is not None:
         raise error
 
 

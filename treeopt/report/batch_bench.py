@@ -51,12 +51,16 @@ def verdicts(bench: BatchBench) -> tuple[str, ...]:
     return (*(line for size in bench.sizes for line in _gap_to_best(size)), _outputs(bench))
 
 
-def faulty_outputs(bench: BatchBench) -> int:
-    """Return how many greedy outputs diverge from decoding alone other than at a near-tie, which is a fault."""
-    if bench.temperature > 0:
-        return 0
-    return sum(
+def batch_outputs_warning(bench: BatchBench) -> Warning | None:
+    """Return the warning that greedy outputs diverge from decoding alone other than at a near-tie: a fault of treeopt."""
+    faults = sum(
         not divergence.near_tie for size in bench.sizes for row in size.rows for divergence in row.measured.divergences
+    )
+    if bench.temperature > 0 or not faults:
+        return None
+    return Warning(
+        f"{counted(faults, 'output')} DIFFER{'S' * (faults == 1)} from decoding alone, and not at a near-tie.",
+        "Report it with the --output file.",
     )
 
 
@@ -113,19 +117,11 @@ def _outputs(bench: BatchBench) -> str:
             f"{diverged} of {outputs} outputs diverged from decoding alone with the same seed. Above temperature 0, near-ties "
             "are not distinguished from faults."
         )
-    if faults := faulty_outputs(bench):
-        return batch_outputs_warning(faults).sentence
+    if (warning := batch_outputs_warning(bench)) is not None:
+        return warning.sentence
     return (
         f"{diverged} of {outputs} outputs diverged from decoding alone, each at a near-tie of the top logits; all others are "
         "identical, token by token."
-    )
-
-
-def batch_outputs_warning(outputs: int) -> Warning:
-    """Return the warning that outputs of a batch differ from decoding alone: a fault of treeopt."""
-    return Warning(
-        f"{counted(outputs, 'output')} DIFFER{'S' * (outputs == 1)} from decoding alone, and not at a near-tie.",
-        "Report it with the --output file.",
     )
 
 

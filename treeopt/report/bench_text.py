@@ -7,7 +7,7 @@ from statistics import mean
 from treeopt.errors import Warning
 from treeopt.records.bench_file import BenchHeading, GridBench, GridTree, MethodsBench, TreeBench
 from treeopt.records.profile import UNKNOWN
-from treeopt.records.results import MethodRow, Pace, PacedPrediction, TreeMeasurement
+from treeopt.records.results import MethodRow, Pace, PacedPrediction
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds, models_and_machine, number_or_absent, percent, signed_percent
@@ -17,7 +17,6 @@ SPEED_CHANGED = Warning(
     "the machine's speed has changed since it was profiled.",
     "Profile again right before a benchmark, or rely on speedups rather than times.",
 )
-OUTPUT_DIFFERS = Warning("the output DIFFERS from plain decoding.", "Report it with the --output file.")
 MAX_PLAIN_ERROR = 0.05
 """Relative error of the predicted plain step above which `SPEED_CHANGED` is printed."""
 MAX_PACE = 1.5
@@ -85,26 +84,34 @@ def tree_bench_table(bench: TreeBench) -> str:
     ]
     lines = aligned(rows, TREE_COLUMNS)
     lines += ["", *pace_lines(measured.pace)] if measured.pace else []
-    lines.append(f"\n{counted(measured.tokens, 'token')} decoded. {_outputs_sentence(measured, bench.rule)}")
+    lines.append(f"\n{counted(measured.tokens, 'token')} decoded. {_outputs_sentence(bench)}")
     if bench.drafter != "model":
         lines.append(f"Drafted by {bench.drafter}.")
     return "\n".join(lines)
 
 
-def _outputs_sentence(measured: TreeMeasurement, rule: str) -> str:
-    if measured.divergences is None:
-        lossy = (
-            f" Rule {rule} is lossy: outputs do not follow the target's distribution." if rule in LOSSY_RULES else ""
-        )
-        return f"Outputs are not compared above temperature 0.{lossy}"
-    if not measured.divergences:
+def tree_outputs_warning(bench: TreeBench) -> Warning | None:
+    """Return the warning that a greedy output diverges from plain decoding other than at a near-tie: a fault of treeopt."""
+    if all(divergence.near_tie for divergence in bench.measured.divergences or ()):
+        return None
+    return Warning("the output DIFFERS from plain decoding.", "Report it with the --output file.")
+
+
+def _outputs_sentence(bench: TreeBench) -> str:
+    divergences = bench.measured.divergences
+    if divergences is None:
+        sentence = "Outputs are not compared above temperature 0."
+        if bench.rule not in LOSSY_RULES:
+            return sentence
+        return f"{sentence} Rule {bench.rule} is lossy: outputs do not follow the target's distribution."
+    if not divergences:
         return "All outputs are identical to plain decoding, token by token."
-    if all(divergence.near_tie for divergence in measured.divergences):
-        return (
-            f"{len(measured.divergences)} of {counted(measured.prompts, 'output')} diverged from plain decoding, each at a "
-            "near-tie of the top logits."
-        )
-    return OUTPUT_DIFFERS.sentence
+    if (warning := tree_outputs_warning(bench)) is not None:
+        return warning.sentence
+    return (
+        f"{len(divergences)} of {counted(bench.measured.prompts, 'output')} diverged from plain decoding, each at a "
+        "near-tie of the top logits."
+    )
 
 
 def grid_table(bench: GridBench) -> str:
@@ -114,10 +121,14 @@ def grid_table(bench: GridBench) -> str:
     return "\n".join([*aligned(rows, columns), "", *_grid_errors(bench), *_grid_outputs(bench)])
 
 
-def grid_outputs_warning(trees: int) -> Warning:
+def grid_outputs_warning(bench: GridBench) -> Warning | None:
     """Return the warning that greedy outputs of some trees differ from plain decoding: a fault of treeopt."""
+    differing = sum(row.measured.identical is False for row in bench.trees)
+    if not differing:
+        return None
     return Warning(
-        f"the outputs of {counted(trees, 'tree')} DIFFER from plain decoding.", "Run treeopt bench tree TREE for each."
+        f"the outputs of {counted(differing, 'tree')} DIFFER from plain decoding.",
+        "Run treeopt bench tree TREE for each.",
     )
 
 
@@ -169,10 +180,9 @@ def _mean_error(pairs: Iterable[tuple[float, float]]) -> float:
 
 
 def _grid_outputs(bench: GridBench) -> Iterator[str]:
-    identical = [row.measured.identical for row in bench.trees]
-    if False in identical:
-        yield grid_outputs_warning(identical.count(False)).sentence
-    elif all(identical):
+    if (warning := grid_outputs_warning(bench)) is not None:
+        yield warning.sentence
+    elif all(row.measured.identical for row in bench.trees):
         yield "All outputs are identical to plain decoding, token by token."
 
 

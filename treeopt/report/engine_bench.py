@@ -109,55 +109,51 @@ def interpolated_length_warning(latency: ChainLatency, chosen: int) -> Warning |
     )
 
 
-def losslessness_warning(bench: EngineBench) -> Warning | None:
-    """Return the warning for outputs that differ; None if none do."""
+def losslessness(bench: EngineBench) -> tuple[Warning | None, EngineError | None]:
+    """Return the warning for outputs that differ, and the error for an engine that is not shown to be lossless.
+
+    There is no error if outputs diverge at near-ties at most.
+    """
     divergences = _divergences(bench)
     if not divergences:
-        return None
+        return None, None
     if faults := _divergences(bench, FAULT):
-        return Warning(
+        warning = Warning(
             f"{_outputs(faults)} of {bench.engine} diverged from plain decoding by more than rounding explains.",
             "Report it to its developers with the positions in the --output file. If it computes in a coarser dtype than assumed "
             "here, raise --near-tie.",
         )
-    if unstable := bench.rows[0].divergences:
-        return Warning(
-            f"plain decoding of {bench.engine} is not repeatable: {_outputs(unstable)} changed.",
-            "Let it decode one sequence at a time, without a prompt cache, and bench again.",
-        )
-    if _divergences(bench, UNCHECKED):
-        return Warning(
-            f"outputs of {bench.engine} diverged from plain decoding. In 16-bit floats, passes of different sizes round "
-            "differently, which decides near-ties.",
-            "Run it in 32-bit floats, and report it to its developers if outputs still differ.",
-        )
-    gap = _largest_gap(divergences)
-    ties = f"near-ties of at most {gap:.2g} nats" if gap else "exact ties"
-    return Warning(
-        f"{_outputs(divergences)} of {bench.engine} diverged from plain decoding at {ties}, which rounding decides.",
-        "Run it in 32-bit floats if you need identical outputs.",
-    )
-
-
-def losslessness_error(bench: EngineBench) -> EngineError | None:
-    """Return the error for an engine that is not shown to be lossless; None if outputs diverge at near-ties at most."""
-    if faults := _divergences(bench, FAULT):
-        return EngineError(
+        return warning, EngineError(
             f"{bench.engine}: expected the outputs of plain decoding up to near-ties. Got {_outputs(faults)} with a fault: report "
             "it, or raise --near-tie for a coarser dtype."
         )
     if unstable := bench.rows[0].divergences:
-        return EngineError(
+        warning = Warning(
+            f"plain decoding of {bench.engine} is not repeatable: {_outputs(unstable)} changed.",
+            "Let it decode one sequence at a time, without a prompt cache, and bench again.",
+        )
+        return warning, EngineError(
             f"{bench.engine}: expected repeatable plain decoding. Got {_outputs(unstable)} that changed: let it decode one "
             "sequence at a time."
         )
     if unchecked := _divergences(bench, UNCHECKED):
+        warning = Warning(
+            f"outputs of {bench.engine} diverged from plain decoding. In 16-bit floats, passes of different sizes round "
+            "differently, which decides near-ties.",
+            "Run it in 32-bit floats, and report it to its developers if outputs still differ.",
+        )
         reason = None if bench.losslessness is None else bench.losslessness.unchecked
-        return EngineError(
+        return warning, EngineError(
             f"{bench.engine}: expected divergences that can be checked. Got {_outputs(unchecked)} not checked: "
             f"{reason or 'its log-probabilities do not cover them'}"
         )
-    return None
+    gap = _largest_gap(divergences)
+    ties = f"near-ties of at most {gap:.2g} nats" if gap else "exact ties"
+    warning = Warning(
+        f"{_outputs(divergences)} of {bench.engine} diverged from plain decoding at {ties}, which rounding decides.",
+        "Run it in 32-bit floats if you need identical outputs.",
+    )
+    return warning, None
 
 
 def _divergences(bench: EngineBench, verdict: str | None = None) -> list[OutputDivergence]:

@@ -8,8 +8,8 @@ from treeopt.records.bench_file import Bench, GridBench, TreeBench
 from treeopt.records.identity import Identity, pair_mismatch_warning
 from treeopt.records.profile import Profile
 from treeopt.records.results import BatchBench
-from treeopt.report.batch_bench import batch_outputs_warning, faulty_outputs, without_times_warning
-from treeopt.report.bench_text import OUTPUT_DIFFERS, grid_outputs_warning
+from treeopt.report.batch_bench import batch_outputs_warning, without_times_warning
+from treeopt.report.bench_text import grid_outputs_warning, tree_outputs_warning
 from treeopt.report.html.answer import bench_command
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.parts import shortened
@@ -70,15 +70,16 @@ def _of_benches(contents: Contents) -> Iterator[tuple[str, Warning]]:
 
 
 def _of_bench(bench: Bench) -> Iterator[Warning]:
+    warning = None
     if isinstance(bench, TreeBench):
-        if not all(divergence.near_tie for divergence in bench.measured.divergences or ()):
-            yield OUTPUT_DIFFERS
+        warning = tree_outputs_warning(bench)
     elif isinstance(bench, GridBench):
-        if differing := sum(row.measured.identical is False for row in bench.trees):
-            yield grid_outputs_warning(differing)
+        warning = grid_outputs_warning(bench)
     elif isinstance(bench, BatchBench):
-        if faults := faulty_outputs(bench):
-            yield batch_outputs_warning(faults)
+        warning = batch_outputs_warning(bench)
+    if warning is not None:
+        yield warning
+    if isinstance(bench, BatchBench):
         unpredicted = [
             size.batch_size for size in bench.sizes if all(row.predicted.speedup is None for row in size.rows)
         ]
