@@ -12,15 +12,16 @@ import click
 from treeopt.cli.identity import check_models, identity_here, identity_of
 from treeopt.cli.options.inputs import PROFILE, file, load_profile
 from treeopt.cli.options.record import option, refuse_options
-from treeopt.cli.outputs import OutputFile, check_outputs
+from treeopt.cli.outputs import OutputFile
 from treeopt.errors import InterruptionError, TreeoptError
+from treeopt.records.machine import now
 from treeopt.records.profile import require_draft_model
 from treeopt.report.text import counted
+from treeopt.trees import TreeFile
 
 if TYPE_CHECKING:
     from treeopt.adaptation import Change, Recalibration
     from treeopt.runtime.models.pair import ModelPair
-    from treeopt.trees import TreeFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class AdaptOptions:
     )
 
     def check(self, *, scheduled: bool) -> None:
-        """Raise click.UsageError for options that contradict each other, TreeoptError for outputs that cannot be written."""
+        """Raise click.UsageError for options that contradict each other."""
         if not self.adapt:
             reason = "expected --adapt with it. Got none: add --adapt, or leave the option out."
             refuse_options(["profile_path", "log", "save_profile"], reason)
@@ -52,16 +53,11 @@ class AdaptOptions:
             raise click.UsageError(
                 "--adapt: expected one tree. Got a schedule, which chooses the trees itself: leave one out."
             )
-        outputs = {"--adapt-log": self.log, "--save-profile": self.save_profile}
-        check_outputs(
-            [(name, path) for name, path in outputs.items() if path is not None],
-            [("--profile", self.profile_path)] if self.adapt else [],
-        )
 
 
 @contextmanager
 def adapt_while_decoding(
-    args: AdaptOptions, models: "ModelPair", planned: "TreeFile", *, batch_size: int, force: bool
+    args: AdaptOptions, models: "ModelPair", planned: TreeFile, *, batch_size: int, force: bool
 ) -> "Iterator[Recalibration | None]":
     """Yield the recalibration of a plan, or None without `--adapt`; afterwards print a report and write the profile.
 
@@ -122,14 +118,13 @@ def _save_profile(args: AdaptOptions, recalibration: "Recalibration", models: "M
     if args.save_profile is None:
         return
     from treeopt.profiler.machine import describe_machine
-    from treeopt.records.machine import now
     from treeopt.version import TOOL
 
     machine = describe_machine(models.target.device)
     recalibration.updated_profile(created=now(), tool=TOOL, machine=machine).save(args.save_profile)
 
 
-def rule_after_prompt_lookup(args: AdaptOptions, planned: "TreeFile", temperature: float) -> str | None:
+def rule_after_prompt_lookup(args: AdaptOptions, planned: TreeFile, temperature: float) -> str | None:
     """Return the measured rule of the draft model's trees if adaptation starts from prompt lookup, otherwise None.
 
     Raises TreeoptError for a profile that cannot be read, InfeasibleError for a temperature that was not measured.

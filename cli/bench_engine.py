@@ -8,9 +8,7 @@ import click
 
 from treeopt.cli.bench_common import ResultOptions, repeats_option
 from treeopt.cli.command import Command
-from treeopt.cli.options.inputs import load_profile, profile_option
-from treeopt.cli.options.plan import temperature_option
-from treeopt.cli.options.probe import (
+from treeopt.cli.options.engine import (
     PROBED_ENGINE,
     EngineOptions,
     ServerOptions,
@@ -18,6 +16,8 @@ from treeopt.cli.options.probe import (
     max_new_tokens_option,
     together_option,
 )
+from treeopt.cli.options.inputs import load_profile, profile_option
+from treeopt.cli.options.plan import temperature_option
 from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option, prompts_option, select_prompts
 from treeopt.cli.options.record import Heading, argument, group, option, options, refuse_options
 from treeopt.cli.options.values import LENGTHS, Parsed, parse_number

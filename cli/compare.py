@@ -1,6 +1,6 @@
 """`treeopt compare`: predictions for given trees next to the best ones."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -8,15 +8,9 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.identity import OWN_PROFILE, identity_of, warn_of_differences
 from treeopt.cli.options.inputs import file, json_option, load_profile, profile_option, read_all_trees
-from treeopt.cli.options.plan import (
-    batch_size_option,
-    category_option,
-    context_tokens_option,
-    raw_option,
-    temperature_option,
-)
-from treeopt.cli.options.record import argument, options
-from treeopt.cli.options.sampling import lossy_option, measured_rule_option
+from treeopt.cli.options.plan import PointOptions, category_option, raw_option
+from treeopt.cli.options.record import argument, group, options
+from treeopt.cli.options.sampling import lossy_option
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import progress
 from treeopt.errors import TreeoptError, printable
@@ -33,10 +27,7 @@ from treeopt.trees import TreeFile
 class CompareOptions:
     paths: tuple[Path, ...] = argument(type=file, metavar="FILE…", nargs=-1, required=True)
     profile_path: Path = profile_option()
-    rule: str | None = measured_rule_option("Verification rule; by default the first lossless one in the profile.")
-    temperature: float | None = temperature_option()
-    context_tokens: int | None = context_tokens_option()
-    batch_size: int | None = batch_size_option()
+    point: PointOptions = group(PointOptions)
     category: str | None = category_option()
     raw: bool = raw_option()
     lossy: bool = lossy_option()
@@ -53,14 +44,7 @@ def compare(args: CompareOptions) -> None:
     """
     profile = select_category(load_profile(args.profile_path), args.category)
     require_draft_model(profile, "compare")
-    request = PlanRequest(
-        rule=args.rule,
-        temperature=args.temperature,
-        context_tokens=args.context_tokens,
-        batch_size=args.batch_size,
-        raw=args.raw,
-        lossy=args.lossy,
-    )
+    request = PlanRequest(**asdict(args.point), raw=args.raw, lossy=args.lossy)
     labels, trees = _load_trees(args.paths, profile)
     model = step_model(profile, request)
     with progress("solving"):

@@ -1,43 +1,206 @@
 """`treeopt export`: a tree in another program's format, or an engine's setting."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.identity import OWN_PROFILE, check_models, identity_of
-from treeopt.cli.options.export import ExportOptions
-from treeopt.cli.options.inputs import load_profile
-from treeopt.cli.options.record import list_option, options
-from treeopt.cli.outputs import check_outputs, check_unnamed, is_stdout
+from treeopt.cli.options.inputs import (
+    OTHER_MODELS,
+    REPLACE_FILES,
+    TreeChoiceOptions,
+    file,
+    force_option,
+    is_profile,
+    load_profile,
+    output_option,
+    profile_option,
+    read_any_tree,
+)
+from treeopt.cli.options.plan import PointOptions, category_option
+from treeopt.cli.options.record import (
+    Heading,
+    argument,
+    flag_of,
+    group,
+    is_given,
+    option,
+    options,
+    print_option,
+    refuse_other_options,
+)
+from treeopt.cli.options.sampling import measured_rule_option
+from treeopt.cli.options.values import COUNT, NAME, OneOf
+from treeopt.cli.outputs import check_outputs, check_unnamed, default_record_path, is_stdout
 from treeopt.cli.plan_profile import select_category
-from treeopt.cli.terminal import print_result, progress
+from treeopt.cli.terminal import print_result, progress, warn
+from treeopt.engines import ENGINES
+from treeopt.engines.exporters import speculation_profile
+from treeopt.engines.exporters.choose import choose_setting
+from treeopt.engines.exporters.common import loads_draft_model
+from treeopt.engines.exporters.engine import MAIN, Engine
+from treeopt.engines.exporters.provenance import acceptance_provenance, setting_provenance, topology_provenance
+from treeopt.engines.exporters.setting import Source
 from treeopt.errors import TreeoptError, Warning
-from treeopt.files.atomic_files import is_stream, write_bytes
+from treeopt.files.atomic_files import STANDARD_STREAM, is_stream, write_bytes
+from treeopt.planner import PlanRequest, best_drafter, drafter_choices, requested_plan, tree_file
+from treeopt.planner.tokens import token_models
+from treeopt.records.draft_record import DraftRecord
 from treeopt.records.identity import Identity
-from treeopt.records.profile import require_draft_model
+from treeopt.records.profile import Profile, require_draft_model
+from treeopt.records.rules import LOSSY_RULES
+from treeopt.report.export_text import acceptance_text, export_list, setting_text, topology_text
+from treeopt.report.plan_text import plan_source
+from treeopt.trees import TreeFile
+from treeopt.trees.formats import FORMATS
+from treeopt.trees.formats.topology import TopologyFormat
 
-if TYPE_CHECKING:
-    from treeopt.engines.exporters.engine import Engine
-    from treeopt.trees import TreeFile
-    from treeopt.trees.formats.topology import TopologyFormat
-
+FORMATS_BY_NAME = {target.name: target for target in FORMATS}
+ENGINES_BY_NAME = {target.name: target for target in ENGINES}
 SIDECAR_SUFFIX = ".provenance.json"
 WRITE_OPTIONS = {"suffix": "written", "list_name": "list_name", "max_depth": "heads"}
 """Options by arguments of `TopologyFormat.write`."""
+CONDITIONS = ("rule", "temperature", "context_tokens", "batch_size", "category")
+COMMON = ("target", "written", "force")
+"""Options that apply to every format and engine."""
 
 
-def _describe_formats() -> str:
-    from treeopt.report.export_text import export_list
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportPointOptions(PointOptions):
+    rule: str | None = measured_rule_option(
+        "Verification rule to predict for; by default the first lossless one in the profile, for a tree the best measured."
+    )
 
-    return export_list()
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    path: Path = argument(type=file, metavar="FILE")
+    target: str = option(
+        "--to",
+        type=OneOf("name", lambda: (*FORMATS_BY_NAME, *ENGINES_BY_NAME, speculation_profile.NAME)),
+        required=True,
+        metavar="NAME",
+        help="Format or engine; --list shows all of them.",
+    )
+    written: Path = output_option(
+        "File to write; - for standard output. Side files, such as FILE.provenance.json, are written next to it.",
+        default=Path(STANDARD_STREAM),
+    )
+    profile: Path = profile_option()
+    point: ExportPointOptions = group(ExportPointOptions)
+    category: str | None = category_option()
+    record: Path | None = option(
+        "--record",
+        heading=Heading.PLANNED,
+        type=file,
+        help="Draft record; by default the one next to the profile.",
+    )
+    no_record: bool = option(
+        "--no-record", heading=Heading.PLANNED, is_flag=True, help="Ignore the draft record and plan chains only."
+    )
+    draft_model: str | None = option(
+        "--draft-model",
+        heading=Heading.FORMAT,
+        type=NAME,
+        metavar="MODEL",
+        help="Draft model that the engine loads; by default the profiled one.",
+    )
+    method: str | None = option(
+        "--method",
+        heading=Heading.FORMAT,
+        type=NAME,
+        metavar="NAME",
+        help="The engine's name of the speculation method; by default a separate draft model.",
+    )
+    engine_version: str | None = option(
+        "--engine-version",
+        heading=Heading.FORMAT,
+        type=NAME,
+        metavar="VERSION",
+        help="Version of the engine that reads the file; by default the newest known.",
+    )
+    list_name: str | None = option(
+        "--list-name",
+        heading=Heading.FORMAT,
+        type=NAME,
+        metavar="NAME",
+        help="Name of the list in a Python module; by default treeopt_N.",
+    )
+    heads: int | None = option(
+        "--heads",
+        heading=Heading.FORMAT,
+        type=COUNT,
+        help="Number of the model's Medusa heads, which limits the depth.",
+    )
+    choice: TreeChoiceOptions = group(TreeChoiceOptions)
+    force: bool = force_option(OTHER_MODELS, REPLACE_FILES)
+
+    @property
+    def profile_path(self) -> Path | None:
+        """FILE if it is a profile, otherwise the file of `--profile`; None if that is the default and missing."""
+        if is_profile(self.path):
+            return self.path
+        return self.profile if is_given("profile") or self.profile.exists() else None
+
+    @property
+    def record_path(self) -> Path | None:
+        """The draft record, by default the one next to the profile; None if there is none, or for one category."""
+        if self.record is not None and self.category is not None:
+            raise click.UsageError("--record with --category: a draft record has no categories. Leave one out.")
+        if self.no_record or self.category is not None:
+            return None
+        if self.record is not None or self.profile_path is None:
+            return self.record
+        default = default_record_path(self.profile_path)
+        return default if default.exists() else None
+
+    @property
+    def inputs(self) -> dict[str, Path]:
+        """The input files by kind."""
+        paths = {"tree": self.path, "profile": self.profile_path, "record": self.record_path}
+        return {kind: path for kind, path in paths.items() if path and (kind, path) != ("tree", self.profile_path)}
+
+    @property
+    def request(self) -> PlanRequest:
+        return PlanRequest(
+            **asdict(self.point),
+            max_nodes=self.choice.max_nodes,
+            max_depth=self.choice.max_depth,
+            lossy=self.point.rule in LOSSY_RULES,  # allowed by naming it
+        )
+
+    def tree_options(self) -> set[str]:
+        """Return the options that choose the tree of FILE."""
+        return {"max_nodes", "max_depth", *(CONDITIONS if is_profile(self.path) else ("name",))}
+
+    def plan_options(self, *, records: bool, rule: bool) -> set[str]:
+        """Return the options that affect an engine's setting.
+
+        Args:
+            records: whether the engine drafts dynamic trees, which are planned from draft records.
+            rule: whether the engine gets a rule without a plan too.
+        """
+        names = {"max_nodes", "max_depth", *(() if is_profile(self.path) else ("name", "profile"))}
+        if self.profile_path is None:
+            return names | ({"rule"} if rule else set())
+        return names | {*CONDITIONS, "no_record"} | ({"record"} if records else set())
+
+    def refuse_others(self, names: Collection[str]) -> None:
+        """Raise click.UsageError for a given option that is not among `names`, those with an effect."""
+        params = click.get_current_context().command.params
+        source = "a profile" if is_profile(self.path) else "a tree"
+        if source == "a tree" and self.profile_path is None:
+            source = "a tree without a profile"
+        flags = ", ".join(flag_of(param) for param in params if param.name in names)
+        refuse_other_options({*names, *COMMON}, f"{self.target} from {source} takes {flags}. Leave it out.")
 
 
 @click.command(cls=Command)
-@list_option(_describe_formats, "List all formats and engines, and exit.")
+@print_option("--list", export_list, "List all formats and engines, and exit.")
 @options(ExportOptions)
 def export(args: ExportOptions) -> None:
     """Write a tree or a setting for another program.
@@ -45,18 +208,13 @@ def export(args: ExportOptions) -> None:
     FILE is a tree in any known format, a solution file, or a profile, of which the fastest tree or setting is written.
     Settings are planned with the profile; without a profile, only the depth of the tree is used.
     """
-    from treeopt.engines import ENGINES
-    from treeopt.engines.exporters import speculation_profile
-    from treeopt.trees.formats import FORMATS
-
-    formats, engines = {target.name: target for target in FORMATS}, {target.name: target for target in ENGINES}
     name = args.target
     export_target: Callable[[ExportOptions], None]
-    if name in formats:
-        takes = args.tree_options() | {WRITE_OPTIONS[field] for field in formats[name].takes}
-        export_target = partial(_export_tree, formats[name])
-    elif name in engines:
-        engine = engines[name]
+    if name in FORMATS_BY_NAME:
+        takes = args.tree_options() | {WRITE_OPTIONS[field] for field in FORMATS_BY_NAME[name].takes}
+        export_target = partial(_export_tree, FORMATS_BY_NAME[name])
+    elif name in ENGINES_BY_NAME:
+        engine = ENGINES_BY_NAME[name]
         takes = {*engine.takes, *args.plan_options(records=engine.dynamic, rule=engine.static)}
         export_target = partial(_export_setting, engine)
     else:
@@ -67,14 +225,10 @@ def export(args: ExportOptions) -> None:
     export_target(args)
 
 
-def _export_tree(target: "TopologyFormat", args: ExportOptions) -> None:
-    from treeopt.engines.exporters.engine import MAIN
-    from treeopt.engines.exporters.provenance import topology_provenance
-    from treeopt.report.export_text import topology_text
-
+def _export_tree(target: TopologyFormat, args: ExportOptions) -> None:
     if is_stdout(args.written) and not target.text:
         raise click.UsageError(f"--output: a {target.name} file is not text. Name a file with -o.")
-    tree = args.load_tree()
+    tree = _load_tree(args)
     if tree.drafter is not None and tree.drafter.builds_own_trees:
         raise TreeoptError(
             f"{args.path}: expected a tree to write. Got {tree.drafter.name}, which builds its own trees: "
@@ -86,7 +240,7 @@ def _export_tree(target: "TopologyFormat", args: ExportOptions) -> None:
     print_result(topology_text(target, tree.tree), files, warnings=_warn_drafter(target, tree))
 
 
-def _warn_drafter(target: "TopologyFormat", tree: "TreeFile") -> list[Warning]:
+def _warn_drafter(target: TopologyFormat, tree: TreeFile) -> list[Warning]:
     """Warn if the programs that read a format have no drafter like the one that the tree was planned for."""
     if tree.drafter is None or not target.drafters or tree.drafter.name in target.drafters:
         return []
@@ -95,18 +249,9 @@ def _warn_drafter(target: "TopologyFormat", tree: "TreeFile") -> list[Warning]:
     return [Warning(problem, "Solve again with such a drafter, or run this tree with treeopt run.")]
 
 
-def _export_setting(engine: "Engine", args: ExportOptions) -> None:
-    from treeopt.engines.exporters.choose import choose_setting
-    from treeopt.engines.exporters.common import loads_draft_model
-    from treeopt.engines.exporters.provenance import setting_provenance
-    from treeopt.engines.exporters.setting import Source
-    from treeopt.records.draft_record import DraftRecord
-    from treeopt.report.export_text import setting_text
-
-    profile = None
-    if args.profile_path is not None:
-        profile = select_category(load_profile(args.profile_path), args.category)
-    tree = None if args.path == args.profile_path else args.load_tree()
+def _export_setting(engine: Engine, args: ExportOptions) -> None:
+    profile = None if args.profile_path is None else _load_profile(args, args.profile_path)
+    tree = None if args.path == args.profile_path else _load_tree(args)
     if tree is not None and tree.drafter is not None:  # written as in its file, without planning
         args.refuse_others({*engine.takes, "name", "max_nodes", "max_depth", "profile"})
     if tree is not None and profile is not None:
@@ -133,23 +278,35 @@ def _export_setting(engine: "Engine", args: ExportOptions) -> None:
 
 
 def _export_acceptance(args: ExportOptions) -> None:
-    from treeopt.engines.exporters import speculation_profile
-    from treeopt.engines.exporters.engine import MAIN
-    from treeopt.engines.exporters.provenance import acceptance_provenance
-    from treeopt.planner.tokens import token_models
-    from treeopt.report.export_text import acceptance_text
-
     if args.path != args.profile_path:
         raise TreeoptError(f"{args.path}: expected a profile, whose acceptance is written. Got another file: name one.")
-    profile = select_category(load_profile(args.path), args.category)
+    profile = _load_profile(args, args.path)
     require_draft_model(profile, "acceptance")
-    acceptance = profile.acceptance(rule=args.rule, temperature=args.temperature)
-    if args.context_tokens is not None:
-        acceptance = token_models(profile, acceptance, raw=True).at(args.context_tokens).acceptance
+    acceptance = profile.acceptance(rule=args.point.rule, temperature=args.point.temperature)
+    if args.point.context_tokens is not None:
+        acceptance = token_models(profile, acceptance, raw=True).at(args.point.context_tokens).acceptance
     text = speculation_profile.render(acceptance, profile.pair, max_depth=args.choice.max_depth, method=args.method)
     inputs = {"profile": args.path}
     files = _write_files(args, {MAIN: text.encode()}, lambda data: acceptance_provenance(inputs, data, profile))
     print_result(acceptance_text(acceptance), files)
+
+
+def _load_profile(args: ExportOptions, path: Path) -> Profile:
+    return select_category(load_profile(path), args.category)
+
+
+def _load_tree(args: ExportOptions) -> TreeFile:
+    """Return the tree of FILE, for a profile the fastest."""
+    if args.path != args.profile_path:
+        return read_any_tree(args.path, args.choice)
+    profile = _load_profile(args, args.path)
+    plan = requested_plan(profile, args.request)
+    for warning in plan.warnings:
+        warn(warning)
+    best = None
+    if not profile.has_draft_model:
+        best = best_drafter(drafter_choices(profile, args.request, plan=plan), args.request.objective)
+    return tree_file(plan, profile, source=plan_source(args.path, plan, category=args.category), choice=best)
 
 
 def _write_files(
@@ -162,8 +319,6 @@ def _write_files(
         contents: by file name, in which `FILE` stands for the main file's name.
         provenance: returns the text of the sidecar for the contents by final names.
     """
-    from treeopt.engines.exporters.engine import MAIN
-
     written = args.written
     if is_stream(written):
         if others := ", ".join(name for name in contents if name != MAIN):

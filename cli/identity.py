@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treeopt import bundled as bundle
+from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.terminal import warn
 from treeopt.errors import TreeoptError
 from treeopt.records.identity import Identity, machine_mismatch_warning, pair_mismatch_warning
 from treeopt.records.machine import AUTO
+from treeopt.records.profile import Profile
 
 if TYPE_CHECKING:
-    from treeopt.cli.options.pair import PairOptions
-    from treeopt.records.profile import Profile
     from treeopt.runtime.models.pair import ModelPair
 
 OWN_PROFILE = "name its own profile with --profile"
@@ -27,12 +27,12 @@ def identity_here(models: "ModelPair") -> Identity:
     return Identity.of(models.described, describe_machine(models.target.device))
 
 
-def identity_of(profile: "Profile") -> Identity:
+def identity_of(profile: Profile) -> Identity:
     return Identity.of(profile.pair, profile.machine)
 
 
 def load_models(
-    pair: "PairOptions", path: Path, planned: Identity, *, draft: bool = True, force: bool = False
+    pair: PairOptions, path: Path, planned: Identity, *, draft: bool = True, force: bool = False
 ) -> "ModelPair":
     """Load the models that a file names, with its dtype, device and threads, unless options name others.
 
@@ -59,7 +59,7 @@ def load_models(
     return models
 
 
-def _with_models(pair: "PairOptions", path: Path, planned: Identity, *, draft: bool, force: bool) -> "PairOptions":
+def _with_models(pair: PairOptions, path: Path, planned: Identity, *, draft: bool, force: bool) -> PairOptions:
     if planned.pair is None or planned.bundled:
         draft_alone = pair.target is None and pair.draft is not None
         return replace(pair, target=bundle.TARGET) if draft_alone else pair
@@ -73,7 +73,7 @@ def _with_models(pair: "PairOptions", path: Path, planned: Identity, *, draft: b
     return replace(pair, target=target, draft=pair.draft or planned_draft)
 
 
-def _with_conditions(pair: "PairOptions", planned: Identity) -> "PairOptions":
+def _with_conditions(pair: PairOptions, planned: Identity) -> PairOptions:
     """Return the options with the device, dtype and threads of a file, if no option sets them and they are available."""
     from treeopt.runtime.models.gguf.file import is_gguf
     from treeopt.runtime.models.load import DTYPES, has_device

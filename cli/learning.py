@@ -12,11 +12,11 @@ from treeopt.cli.options.record import option, refuse_options
 from treeopt.cli.options.values import SHARE
 from treeopt.cli.outputs import check_folder
 from treeopt.errors import InterruptionError
+from treeopt.trees import TreeFile
 
 if TYPE_CHECKING:
     from treeopt.runtime.decoding.observer import Observer
     from treeopt.runtime.models.pair import ModelPair
-    from treeopt.trees import TreeFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class LearnOptions:
 
 
 @contextmanager
-def learn_while_decoding(args: LearnOptions, models: "ModelPair", planned: "TreeFile") -> "Iterator[Observer | None]":
+def learn_while_decoding(args: LearnOptions, models: "ModelPair", planned: TreeFile) -> "Iterator[Observer | None]":
     """Yield the observer that trains the draft model, or None without `--learn`; afterwards save it and print statistics.
 
     Raises click.UsageError for a plan of another drafter, InfeasibleError for weights that cannot be trained, and

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import click
 
 from treeopt.cli.command import LazyGroup
+from treeopt.cli.options.record import print_option
 from treeopt.cli.streams import guard_streams
 from treeopt.cli.terminal import print_warnings_in_one_line
 from treeopt.errors import InterruptionError, TreeoptError, printable
@@ -70,25 +71,14 @@ def _as_click_error(error: BaseException) -> click.ClickException:
     return kind(" ".join(printable(word) for word in text.split()))
 
 
-def print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Print the version and exit; importing it takes longer than the rest of `--help`."""
-    del parameter
-    if value and not context.resilient_parsing:
-        from treeopt.version import __version__
+def _describe_version() -> str:
+    from treeopt.version import __version__  # takes longer than the rest of `--help`
 
-        click.echo(f"treeopt, version {__version__}")
-        context.exit()
+    return f"treeopt, version {__version__}"
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=print_version,
-    help="Show the version and exit.",
-)
+@print_option("--version", _describe_version, "Show the version and exit.")
 @click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
 def main(debug: bool) -> None:
     """Find the fastest speculation tree for your models and machine.

@@ -73,11 +73,9 @@ def plan_profile(profile: Profile, request: PlanRequest, drafter: str | None = N
     )
 
 
-def plan_categories(
-    profile_plan: ProfilePlan, request: PlanRequest, drafter: str | None = None
-) -> CategoryPlans | None:
+def plan_categories(profile_plan: ProfilePlan, drafter: str | None = None) -> CategoryPlans | None:
     """Return the best option for each category; None for fewer than two categories, and for the objective tokens."""
-    categories = categories_of(profile_plan.profile)
+    request, categories = profile_plan.request, categories_of(profile_plan.profile)
     if len(categories) < 2 or request.objective != "speed":
         return None
     with progress("solving by category", unit="category", total=len(categories)) as tick:

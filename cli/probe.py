@@ -1,26 +1,38 @@
 """`treeopt probe`: measure a serving engine from outside."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.options.probe import ProbeOptions
-from treeopt.cli.options.prompts import apply_chat_template, select_prompts
-from treeopt.cli.options.record import list_option, options
+from treeopt.cli.options.engine import (
+    PROBED_ENGINE,
+    EngineOptions,
+    chat_template_option,
+    max_new_tokens_option,
+    together_option,
+)
+from treeopt.cli.options.inputs import PROFILE, REPLACE_FILES, force_option, output_option
+from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option, prompts_option, select_prompts
+from treeopt.cli.options.record import Heading, argument, group, is_given, option, options, print_option
+from treeopt.cli.options.values import COUNT, COUNTS, DURATION, LENGTHS, TEMPERATURE
 from treeopt.cli.outputs import check_profile_outputs, checkpoint_path
 from treeopt.cli.terminal import print_result, warn
+from treeopt.engines.clients import registry
+from treeopt.engines.clients.client import EngineClient, EngineConfig
 from treeopt.errors import Warning
+from treeopt.records.profile import Profile
+from treeopt.report.probe_text import engine_lines, probe_summary, probe_warnings
 from treeopt.report.text import quoted
+from treeopt.texts.prompts import DEFAULT_PROMPTS, profile_prompts, prompts_name
 
 if TYPE_CHECKING:
-    from treeopt.engines.clients.client import EngineClient, EngineConfig
     from treeopt.profiler import Checkpoint
     from treeopt.profiler.engine import ProbeSettings
-    from treeopt.records.profile import Profile
 
 PROPOSED_LENGTH = 3
 """Draft length to measure next if only plain decoding was."""
@@ -28,15 +40,97 @@ RESUMABLE = ("lengths", "categories", "timeout_s")
 """Settings that a resumed run may change, besides the addresses."""
 
 
-def _describe_engines() -> str:
-    from treeopt.engines.clients.registry import list_engines
-    from treeopt.report.probe_text import engine_lines
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOptions:
+    engine: str = argument(type=PROBED_ENGINE, metavar="ENGINE")
+    models: EngineOptions = group(EngineOptions)
+    lengths: tuple[int, ...] = option(
+        "--lengths",
+        heading=Heading.MEASURED,
+        type=LENGTHS,
+        default="0,1,3,7",
+        help="Draft lengths to measure, starting with 0 for plain decoding; with --url 0=URL,3=URL, the lengths there.",
+    )
+    batch_sizes: tuple[int, ...] = option(
+        "--batch-sizes",
+        heading=Heading.MEASURED,
+        type=COUNTS,
+        default="1",
+        help="Batch sizes to measure, separated by commas.",
+    )
+    prompts: Path | None = prompts_option()
+    chat_template: str | None = chat_template_option()
+    max_prompts: int = max_prompts_option(24)
+    temperature: float = option(
+        "--temperature",
+        heading=Heading.MEASURED,
+        type=TEMPERATURE,
+        default=0.0,
+        help="Sampling temperature; 0 is greedy.",
+    )
+    rounds: int = option(
+        "--rounds",
+        heading=Heading.MEASURED,
+        type=COUNT,
+        default=3,
+        help="How often each prompt is decoded, at most if there is a --time-budget.",
+    )
+    max_new_tokens: int = max_new_tokens_option()
+    time_budget_s: float | None = option(
+        "--time-budget",
+        heading=Heading.MEASURED,
+        type=DURATION,
+        help="Start no further round after this time, such as 90s or 3m.",
+    )
+    together: bool = together_option()
+    resume: bool = option(
+        "--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted probe, if there is one."
+    )
+    force: bool = force_option(REPLACE_FILES)
+    path: Path = output_option("Profile to write; - for standard output.", default=PROFILE)
 
-    return "\n".join(map(engine_lines, list_engines()))
+    def with_server_lengths(self) -> "ProbeOptions":
+        """Return the options with the lengths in `--url`, unless `--lengths` is given."""
+        if is_given("lengths") or self.models.url is None or self.is_one_length:
+            return self
+        return replace(self, lengths=tuple(sorted(registry.parse_urls(self.models.url))))
+
+    def check(self) -> None:
+        """Raise click.UsageError or InvalidValueError for options that contradict each other."""
+        self.server.check(self.engine)
+        lengths = ",".join(map(str, self.lengths))
+        if self.is_one_length:
+            if len(self.lengths) != 1:
+                raise click.UsageError(
+                    f"--url: expected one length of one server, such as --lengths 3. Got {lengths}: start it with each in "
+                    "turn, or give a server for each, 0=URL,3=URL."
+                )
+            if checkpoint_path(self.path) is None:
+                raise click.UsageError("--output: expected a file, next to which answers are stored. Name one with -o.")
+        elif self.lengths[0] != 0 or len(self.lengths) < 2 or list(self.lengths) != sorted(self.lengths):
+            raise click.UsageError(
+                f"--lengths: expected 0, plain decoding, and others that rise, such as 0,1,3,7. Got {lengths}."
+            )
+
+    @property
+    def is_one_length(self) -> bool:
+        """Whether there is one server with one length, so that several runs make a profile."""
+        return self.models.url is not None and registry.is_single_url(self.models.url)
+
+    @property
+    def server(self) -> EngineOptions:
+        """The engine's options, a single address with its length."""
+        if not self.is_one_length:
+            return self.models
+        return replace(self.models, url=f"{self.lengths[0]}={self.models.url}")
+
+
+def _describe_engines() -> str:
+    return "\n".join(map(engine_lines, registry.list_engines()))
 
 
 @click.command(cls=Command)
-@list_option(_describe_engines, "List engines, whether they are installed, and what they report.")
+@print_option("--list", _describe_engines, "List engines, whether they are installed, and what they report.")
 @options(ProbeOptions)
 def probe(args: ProbeOptions) -> None:
     """Measure ENGINE from outside, and write its profile.
@@ -62,7 +156,6 @@ def probe(args: ProbeOptions) -> None:
 
 def _settings(args: ProbeOptions) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
-    from treeopt.texts.prompts import DEFAULT_PROMPTS, profile_prompts, prompts_name
 
     sample = select_prompts(args.prompts, args.max_prompts)
     return ProbeSettings(
@@ -80,7 +173,7 @@ def _settings(args: ProbeOptions) -> "ProbeSettings":
 
 
 def _open_checkpoint(
-    args: ProbeOptions, client: "EngineClient", config: "EngineConfig", settings: "ProbeSettings"
+    args: ProbeOptions, client: EngineClient, config: EngineConfig, settings: "ProbeSettings"
 ) -> "Checkpoint":
     """Return the checkpoint of answers; a resumed run may change addresses and the settings in `RESUMABLE`."""
     from treeopt.profiler import Checkpoint
@@ -99,11 +192,11 @@ def _open_checkpoint(
 
 def _measure(
     args: ProbeOptions,
-    client: "EngineClient",
-    config: "EngineConfig",
+    client: EngineClient,
+    config: EngineConfig,
     settings: "ProbeSettings",
     checkpoint: "Checkpoint",
-) -> "Profile | None":
+) -> Profile | None:
     """Measure what the checkpoint lacks and return the profile, or None after a message if a length is missing."""
     from tqdm import tqdm
 
@@ -135,10 +228,8 @@ def _print_missing_length(args: ProbeOptions, lengths: Sequence[int]) -> None:
     )
 
 
-def _print_summary(args: ProbeOptions, result: "Profile") -> None:
+def _print_summary(args: ProbeOptions, result: Profile) -> None:
     """Print what was measured, warnings, and the next command."""
-    from treeopt.report.probe_text import probe_summary, probe_warnings
-
     print_result(
         probe_summary(result),
         [args.path],

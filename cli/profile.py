@@ -1,7 +1,6 @@
 """`treeopt profile`: measure a target and its drafters on this machine."""
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,11 +10,9 @@ from treeopt.cli.options.record import is_given, options, refuse_other_options
 from treeopt.cli.outputs import check_profile_outputs, default_record_path, is_stdout
 from treeopt.cli.terminal import print_result, warn
 from treeopt.errors import Warning
+from treeopt.records.draft_record import DraftRecord
+from treeopt.records.profile import Profile
 from treeopt.report.text import quoted
-
-if TYPE_CHECKING:
-    from treeopt.records.draft_record import DraftRecord
-    from treeopt.records.profile import Profile
 
 IMPORT_OPTIONS = ("target", "draft", "temperature", "top_p", "context_tokens", "path", "force")
 """Options that have an effect on any import."""
@@ -43,6 +40,7 @@ def profile(args: ProfileOptions) -> None:
         result = _import_everything(args, rules[0])
         result.save(args.path)
     else:
+        args.check_measured()
         from treeopt.cli.profile_run import measure_profile
 
         measured = measure_profile(args)
@@ -61,7 +59,7 @@ def _check_imported(args: ProfileOptions, taken: Collection[str], reason: str) -
         )
 
 
-def _import_everything(args: ProfileOptions, rule: str) -> "Profile":
+def _import_everything(args: ProfileOptions, rule: str) -> Profile:
     from treeopt.engines.importers import imported_profile
 
     reason = "expected something to measure. Got imported measurements only: leave it out."
@@ -83,7 +81,7 @@ def _import_everything(args: ProfileOptions, rule: str) -> "Profile":
     return result
 
 
-def _import_sweep(args: ProfileOptions) -> "Profile":
+def _import_sweep(args: ProfileOptions) -> Profile:
     from treeopt.engines.importers import sweep_profile
     from treeopt.engines.importers.sweep_profile import ESTIMATED, LEFT_OUT
 
@@ -111,7 +109,7 @@ def _model_names(args: ProfileOptions) -> dict[str, str]:
     return {name: str(path) for name, path in models.items() if path is not None}
 
 
-def _print_summary(args: ProfileOptions, result: "Profile", record: "DraftRecord | None") -> None:
+def _print_summary(args: ProfileOptions, result: Profile, record: DraftRecord | None) -> None:
     """Print what was measured, warnings, and which commands to run next."""
     from treeopt.report.plan_warnings import head_warnings, times_warnings
     from treeopt.report.profile_text import profile_summary, record_summary

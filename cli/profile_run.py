@@ -3,42 +3,41 @@
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
 from treeopt.cli.options.profile import ProfileOptions
 from treeopt.cli.outputs import checkpoint_path, record_checkpoint_path
 from treeopt.cli.terminal import warn_of_other_programs
+from treeopt.engines.importers import ImportedLatency, step_latencies
 from treeopt.errors import InvalidValueError
+from treeopt.profiler import Checkpoint, Measurement, RecordFiles, Recording, Settings, clock_for
+from treeopt.profiler.budget import Budget, Deadline
+from treeopt.profiler.checkpoint import check_origin
+from treeopt.profiler.latency.load import CpuLoadReader
+from treeopt.profiler.latency.passes import ROOM_TOKENS
+from treeopt.profiler.limits import check_measurable, longest_sequence
+from treeopt.profiler.processes.distributed import local_device, processes_for
+from treeopt.profiler.processes.processes import Processes
+from treeopt.records.draft_record import DraftRecord
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import Profile
+from treeopt.report.profile_text import choice_text, confidence_text, spent_text
+from treeopt.runtime.drafters.registry import LoadedDrafter, load_drafter
+from treeopt.runtime.models.pair import ModelPair
+from treeopt.texts.prompts import profile_prompts
+from treeopt.trees.drafter_setting import DrafterSetting
 
-if TYPE_CHECKING:
-    from treeopt.engines.importers import ImportedLatency
-    from treeopt.profiler import Measurement, RecordFiles, Settings
-    from treeopt.profiler.budget import Budget
-    from treeopt.profiler.processes.processes import Processes
-    from treeopt.records.draft_record import DraftRecord
-    from treeopt.records.measured_acceptance import MeasuredAcceptance
-    from treeopt.records.profile import Profile
-    from treeopt.runtime.drafters.registry import LoadedDrafter
-    from treeopt.runtime.models.pair import ModelPair
-    from treeopt.trees.drafter_setting import DrafterSetting
-
-    Prompts = list[list[int]]
-
+Prompts = list[list[int]]
 RECORD_SHARE = 0.25
 """Share of the time budget for the draft record."""
 
 
-def measure_profile(args: ProfileOptions) -> "tuple[Profile, DraftRecord | None] | None":
+def measure_profile(args: ProfileOptions) -> tuple[Profile, DraftRecord | None] | None:
     """Measure what is not imported and write it; return the profile and the draft record.
 
     Of several processes, only the first returns a result; the others return None.
     """
-    args.check_measured()
-    from treeopt.profiler.checkpoint import check_origin
-    from treeopt.profiler.processes.distributed import local_device, processes_for
-
     settings = args.settings()
     device = local_device(args.pair.device, os.environ)
     processes = processes_for(os.environ, tensor_parallel=args.tensor_parallel, device=device)
@@ -58,18 +57,11 @@ def measure_profile(args: ProfileOptions) -> "tuple[Profile, DraftRecord | None]
 
 def _measure(
     args: ProfileOptions,
-    settings: "Settings",
-    processes: "Processes",
-    curves: "tuple[ImportedLatency, ...]",
-    acceptances: "tuple[MeasuredAcceptance, ...]",
-) -> "tuple[Profile, DraftRecord | None] | None":
-    from treeopt.profiler import Checkpoint, Measurement, RecordFiles, clock_for
-    from treeopt.profiler.budget import Budget
-    from treeopt.profiler.latency.load import CpuLoadReader
-    from treeopt.profiler.latency.passes import ROOM_TOKENS
-    from treeopt.profiler.limits import check_measurable
-    from treeopt.texts.prompts import profile_prompts
-
+    settings: Settings,
+    processes: Processes,
+    curves: tuple[ImportedLatency, ...],
+    acceptances: tuple[MeasuredAcceptance, ...],
+) -> tuple[Profile, DraftRecord | None] | None:
     is_first = processes.rank == 0
     models = args.pair.load(
         sequence_tokens=max(settings.context_tokens) + ROOM_TOKENS,
@@ -126,8 +118,8 @@ def _measure(
 
 
 def _load_drafters(
-    args: ProfileOptions, settings: "Settings", models: "ModelPair", prompts: "Prompts", processes: "Processes"
-) -> "list[LoadedDrafter]":
+    args: ProfileOptions, settings: Settings, models: ModelPair, prompts: Prompts, processes: Processes
+) -> list[LoadedDrafter]:
     """Load the drafters other than the draft model, before anything is timed."""
     if not args.other_drafters:
         return []
@@ -135,9 +127,6 @@ def _load_drafters(
         raise InvalidValueError(
             f"drafter: expected to be measured by one process. Got {processes.count}: leave torchrun out."
         )
-    from treeopt.profiler.limits import longest_sequence
-    from treeopt.runtime.drafters.registry import load_drafter
-
     capacity = longest_sequence(models.target, models.draft, prompts, settings)
     loaded: dict[DrafterSetting, LoadedDrafter] = {}
     drafters = []
@@ -150,17 +139,15 @@ def _load_drafters(
 
 
 def _combine(
-    measurement: "Measurement",
-    settings: "Settings",
-    curves: "tuple[ImportedLatency, ...]",
-    acceptances: "tuple[MeasuredAcceptance, ...]",
+    measurement: Measurement,
+    settings: Settings,
+    curves: tuple[ImportedLatency, ...],
+    acceptances: tuple[MeasuredAcceptance, ...],
     *,
     all_times: bool,
     show: bool,
-) -> "Profile":
+) -> Profile:
     """Measure what is not imported, and return both as one profile."""
-    from treeopt.engines.importers import step_latencies
-
     context, sampled = settings.context_tokens[0], not settings.sampling.greedy
     if all_times:
         times = step_latencies(curves, context_tokens=context, sampled=sampled)
@@ -173,16 +160,13 @@ def _combine(
 
 def _record(
     args: ProfileOptions,
-    settings: "Settings",
-    models: "ModelPair",
-    prompts: "Prompts",
-    sequences: "RecordFiles",
-    budget: "Budget | None",
-) -> "DraftRecord | None":
+    settings: Settings,
+    models: ModelPair,
+    prompts: Prompts,
+    sequences: RecordFiles,
+    budget: Budget | None,
+) -> DraftRecord | None:
     """Record the draft model's probabilities and write them, if an option asks for it."""
-    from treeopt.profiler import Recording
-    from treeopt.profiler.budget import Deadline
-
     if args.record_path is None:
         return None
     recording = Recording(models.target, models.draft_model, prompts, settings, files=sequences)
@@ -196,10 +180,8 @@ def _record(
     return record
 
 
-def _print_effort(budget: "Budget", measurement: "Measurement") -> None:
+def _print_effort(budget: Budget, measurement: Measurement) -> None:
     """Print how the time was spent, and the confidence in the plan and in the choice of a drafter."""
-    from treeopt.report.profile_text import choice_text, confidence_text, spent_text
-
     click.echo(spent_text(budget.spent_s), err=True)
     if measurement.certainty is not None:
         click.echo(confidence_text(measurement.certainty.confidence), err=True)

@@ -20,14 +20,14 @@ from treeopt.cli.terminal import progress
 from treeopt.errors import InterruptionError, TreeoptError
 from treeopt.files.atomic_files import STANDARD_STREAM, write_text
 from treeopt.report.text import counted
+from treeopt.texts.prompts import PlacedPrompt, load_all_prompts
+from treeopt.trees.tree_schedule import TreeSchedule
 
 if TYPE_CHECKING:
     from treeopt.profiler import Checkpoint
     from treeopt.runtime import Decoder
     from treeopt.runtime.decoding.batch import GenerationRequest
     from treeopt.runtime.models.pair import ModelPair
-    from treeopt.texts.prompts import PlacedPrompt
-    from treeopt.trees.tree_schedule import TreeSchedule
 
 NEW_TOKENS = 256
 """Default number of new tokens."""
@@ -88,14 +88,12 @@ class Generation:
     max_new_tokens: int | None
     conditions: Mapping[str, Any]
     """What determines the outputs, except for the prompts."""
-    schedule: "TreeSchedule | None" = None
+    schedule: TreeSchedule | None = None
     """The tree by batch size; None for the decoder's own."""
 
 
 def run_prompts(generation: Generation) -> None:
     """Decode all prompts and write one line for each; afterwards raise TreeoptError if some could not be decoded."""
-    from treeopt.texts.prompts import load_all_prompts
-
     path = generation.options.prompts
     assert path is not None  # checked by the command
     prompts = load_all_prompts(path)
@@ -124,7 +122,7 @@ def run_prompts(generation: Generation) -> None:
         raise TreeoptError(f"{path}: {len(errors)} of {counted(len(prompts), 'prompt')} could not be continued.")
 
 
-def _requests(generation: Generation, prompts: Sequence["PlacedPrompt"]) -> list["GenerationRequest"]:
+def _requests(generation: Generation, prompts: Sequence[PlacedPrompt]) -> list["GenerationRequest"]:
     """Return a request for each prompt; a blank prompt has no tokens."""
     from treeopt.runtime.decoding.batch import GenerationRequest
     from treeopt.runtime.decoding.target_sequence import sequence_seed

@@ -77,7 +77,7 @@ def solve(args: SolveOptions) -> None:
         if path is not None:
             require_draft_model(profile, flag)
     planned = plan_profile(profile, request, args.drafter)
-    categories = plan_categories(planned, request, args.drafter)
+    categories = plan_categories(planned, args.drafter)
     source = plan_source(args.profile_path, planned.plan, args.new_tokens, args.category)
     tree = tree_file(planned.plan, profile, source=source, choice=planned.best)
     if args.as_json:

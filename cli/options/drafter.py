@@ -11,6 +11,7 @@ from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import LENGTH, TEXT, comma_list
 from treeopt.cli.terminal import warn
 from treeopt.errors import Warning
+from treeopt.trees import TreeFile
 from treeopt.trees.drafter_setting import BLOCK_DRAFTERS, DRAFTERS, HEAD_DRAFTERS, DrafterSetting
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from treeopt.runtime.drafters.registry import LoadedDrafter
     from treeopt.runtime.models.pair import ModelPair
-    from treeopt.trees import TreeFile
 
 
 class DrafterName(click.ParamType[DrafterSetting]):
@@ -99,8 +99,8 @@ def with_blocks(drafters: Sequence[DrafterSetting], blocks: tuple[int, ...]) -> 
 
 
 def move_drafter(
-    path: Path, planned: "TreeFile", drafter: DrafterSetting | None, layers: tuple[int, ...] = ()
-) -> "TreeFile":
+    path: Path, planned: TreeFile, drafter: DrafterSetting | None, layers: tuple[int, ...] = ()
+) -> TreeFile:
     """Return a plan with the folder of `drafter`'s heads, and with the hidden states that they read.
 
     Raises click.UsageError for a drafter other than the plan's, and for `layers` without an EAGLE head.
@@ -125,7 +125,7 @@ def move_drafter(
     return replace(planned, drafter=replace(setting, layers=layers))
 
 
-def _move_heads(path: Path, planned: "TreeFile", drafter: DrafterSetting) -> "TreeFile":
+def _move_heads(path: Path, planned: TreeFile, drafter: DrafterSetting) -> TreeFile:
     name = "model" if planned.drafter is None else planned.drafter.name
     if drafter.name != name:
         raise click.UsageError(
@@ -144,7 +144,7 @@ def _move_heads(path: Path, planned: "TreeFile", drafter: DrafterSetting) -> "Tr
 
 
 def load_planned_drafter(
-    path: Path, planned: "TreeFile", models: "ModelPair", *, capacity: int | None = None
+    path: Path, planned: TreeFile, models: "ModelPair", *, capacity: int | None = None
 ) -> "LoadedDrafter | None":
     """Load the heads of a plan's drafter, with a warning if they differ from the planned ones; None for the draft model."""
     from treeopt.runtime.drafters.registry import load_drafter

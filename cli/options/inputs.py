@@ -3,20 +3,20 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from treeopt.any_tree import is_solution, parse, read_tree_bytes
 from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import COUNT, LENGTH, NAME
 from treeopt.cli.outputs import FigureFile, InputFile, OutputFile
 from treeopt.errors import TreeoptError
 from treeopt.files.atomic_files import read_unpacked
+from treeopt.records.profile import MAX_BYTES, Profile
 from treeopt.report.text import quoted
-
-if TYPE_CHECKING:
-    from treeopt.records.profile import Profile
-    from treeopt.trees import TreeFile
+from treeopt.trees import TreeFile
+from treeopt.trees.tree_schedule import FORMAT, HEAD_BYTES
 
 PROFILE = Path("profile.yaml")
 """Default profile."""
@@ -54,10 +54,8 @@ def force_option(*helps: str, heading: Heading = Heading.OUTPUT) -> Any:
     return option("--force", heading=heading, is_flag=True, help=" ".join(helps))
 
 
-def load_profile(path: Path) -> "Profile":
+def load_profile(path: Path) -> Profile:
     """Load a profile; the error for a missing file names the command that writes one."""
-    from treeopt.records.profile import Profile
-
     if not path.exists():
         raise TreeoptError(f"{path}: no such file. Run treeopt profile first, or name another with --profile.")
     return Profile.load(path)
@@ -65,8 +63,6 @@ def load_profile(path: Path) -> "Profile":
 
 def is_profile(path: Path) -> bool:
     """Return whether a regular file has the format of a profile; a pipe is not read, because that would empty it."""
-    from treeopt.records.profile import MAX_BYTES
-
     if not path.is_file():
         return False
     try:
@@ -92,14 +88,12 @@ class TreeChoiceOptions:
 ANY_TREE = TreeChoiceOptions(name=None, max_nodes=None, max_depth=None)
 
 
-def read_any_tree(path: Path, choice: TreeChoiceOptions = ANY_TREE) -> "TreeFile":
+def read_any_tree(path: Path, choice: TreeChoiceOptions = ANY_TREE) -> TreeFile:
     """Read the tree of a file in any known format, or the tree for a budget and depth of a solution file.
 
     The file, or pipe, is read once. Raises click.UsageError for a choice that does not apply to the file, TreeoptError for
     a profile or a schedule, and the errors of the readers.
     """
-    from treeopt.any_tree import is_solution, parse, read_tree_bytes
-
     data = read_tree_bytes(path)
     if is_solution(data):
         if choice.name is not None:
@@ -113,13 +107,13 @@ def read_any_tree(path: Path, choice: TreeChoiceOptions = ANY_TREE) -> "TreeFile
     return parse(path, data, choice.name, max_nodes=choice.max_nodes, max_depth=choice.max_depth)
 
 
-def read_all_trees(path: Path) -> "dict[str | None, TreeFile]":
+def read_all_trees(path: Path) -> dict[str | None, TreeFile]:
     """Read every tree of a file in any known format, by name; raises the errors of `read_any_tree`."""
-    from treeopt.trees.formats import MAX_BYTES, parse
+    from treeopt.trees import formats
 
-    data = read_unpacked(path, limit_bytes=MAX_BYTES)
+    data = read_unpacked(path, limit_bytes=formats.MAX_BYTES)
     _refuse_other_kinds(path, data)
-    return parse(path, data)
+    return formats.parse(path, data)
 
 
 def _has_profile_format(data: bytes) -> bool:
@@ -129,8 +123,6 @@ def _has_profile_format(data: bytes) -> bool:
 
 def _refuse_other_kinds(path: Path, data: bytes) -> None:
     """Raise TreeoptError for a profile or a schedule."""
-    from treeopt.trees.tree_schedule import FORMAT, HEAD_BYTES
-
     if _has_profile_format(data):
         raise TreeoptError(
             f"{path}: expected a tree. Got a profile: treeopt solve --profile {quoted(path)} finds its best tree, "

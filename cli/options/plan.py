@@ -21,24 +21,6 @@ def temperature_option(default: str = "the first in the profile") -> Any:
     )
 
 
-def context_tokens_option() -> Any:
-    return option(
-        "--context-tokens",
-        heading=Heading.PLANNED,
-        type=COUNT,
-        help="Tokens in the KV cache; by default the first measured. Values between measured ones are interpolated.",
-    )
-
-
-def batch_size_option() -> Any:
-    return option(
-        "--batch-size",
-        heading=Heading.PLANNED,
-        type=COUNT,
-        help="Sequences decoded together; by default the first measured. Values between measured ones are interpolated.",
-    )
-
-
 def category_option() -> Any:
     return option(
         "--category",
@@ -77,13 +59,30 @@ def _parse_size(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
+class PointOptions:
+    """The rule and the operating point to predict for."""
+
+    rule: str | None = measured_rule_option("Verification rule; by default the first lossless one in the profile.")
+    temperature: float | None = temperature_option()
+    context_tokens: int | None = option(
+        "--context-tokens",
+        heading=Heading.PLANNED,
+        type=COUNT,
+        help="Tokens in the KV cache; by default the first measured. Values between measured ones are interpolated.",
+    )
+    batch_size: int | None = option(
+        "--batch-size",
+        heading=Heading.PLANNED,
+        type=COUNT,
+        help="Sequences decoded together; by default the first measured. Values between measured ones are interpolated.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions(PointOptions):
     """The fields of a `PlanRequest`."""
 
     rule: str | None = measured_rule_option("Verification rule to plan for; by default the best measured.")
-    temperature: float | None = temperature_option()
-    context_tokens: int | None = context_tokens_option()
-    batch_size: int | None = batch_size_option()
     extrapolate: bool = option(
         "--extrapolate",
         heading=Heading.PLANNED,

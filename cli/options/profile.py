@@ -15,14 +15,14 @@ from treeopt.cli.options.record import Heading, group, is_given, option, refuse_
 from treeopt.cli.options.sampling import DRAFT_SAMPLING, SamplingsOptions, lossy_option
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MAX_COUNT, Names, whole
 from treeopt.cli.outputs import DEFAULT_RECORD, record_path
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.rules import RULES, check_rule
+from treeopt.records.sampling import Sampling
 from treeopt.trees.drafter_setting import DRAFTERS, DrafterSetting
 
 if TYPE_CHECKING:
     from treeopt.engines.importers import ImportedLatency
     from treeopt.profiler import Settings
-    from treeopt.records.measured_acceptance import MeasuredAcceptance
-    from treeopt.records.sampling import Sampling
 
 BUDGET_S, BUNDLED_BUDGET_S = 300.0, 45.0
 """Default time budgets, the second for the bundled pair."""
@@ -85,7 +85,7 @@ class ImportOptions:
             return curves
         return (*curves, *read_latency(self.draft_latency, drafts=True))
 
-    def acceptances(self, rule: str, sampling: "Sampling") -> "tuple[MeasuredAcceptance, ...]":
+    def acceptances(self, rule: str, sampling: Sampling) -> tuple[MeasuredAcceptance, ...]:
         from treeopt.engines.importers import read_acceptance
 
         if self.acceptance is None:

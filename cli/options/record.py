@@ -118,16 +118,16 @@ def options(record: type) -> Callable[[Function], Function]:
     return decorate
 
 
-def list_option(describe: Callable[[], str], help_text: str) -> Callable[[Function], Function]:
-    """Return a decorator that adds the option `--list`, which prints a text and exits."""
+def print_option(flag: str, describe: Callable[[], str], help_text: str) -> Callable[[Function], Function]:
+    """Return a decorator that adds an option that prints a text and exits; the text is made only then."""
 
-    def print_list(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    def print_text(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         del parameter
         if value and not context.resilient_parsing:
             click.echo(describe())
             context.exit()
 
-    return click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=print_list, help=help_text)
+    return click.option(flag, is_flag=True, is_eager=True, expose_value=False, callback=print_text, help=help_text)
 
 
 def _decorators(record: type, outer: Heading = Heading.MAIN) -> Iterator[Callable[[Any], Any]]:

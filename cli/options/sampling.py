@@ -1,7 +1,7 @@
 """Options for sampling and for the verification rule."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -9,9 +9,7 @@ from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import LENGTH, SHARE, TEMPERATURE, TEMPERATURES, Names, Parsed, parse_temperature
 from treeopt.records.rules import RULES
 from treeopt.records.sampling import Sampling
-
-if TYPE_CHECKING:
-    from treeopt.trees import TreeFile
+from treeopt.trees import TreeFile
 
 DRAFT_SAMPLING = ("draft_temperature", "draft_top_p", "draft_top_k")
 """Options of the draft's sampling."""
@@ -31,7 +29,7 @@ def measured_rule_option(help_text: str) -> Any:
     return option("--rule", heading=Heading.SAMPLING, type=Names("rule", lambda: RULES), help=help_text)
 
 
-def planned_rule(planned: "TreeFile") -> str:
+def planned_rule(planned: TreeFile) -> str:
     """Return the rule that a tree was planned for, by default the one for its drafter."""
     default = "sequoia" if planned.drafter is None else "target"
     return (planned.provenance and planned.provenance.rule) or default
