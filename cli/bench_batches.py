@@ -29,7 +29,9 @@ from treeopt.planner.tokens import TokenModel
 from treeopt.records.profile import Profile, require_draft_model
 from treeopt.records.rules import check_rule, rule_label
 from treeopt.report.batch_bench import batch_bench_table, without_times_warning
+from treeopt.report.figures.benches import batches_panels
 from treeopt.report.text import quoted, subject
+from treeopt.texts.prompts import bench_prompts
 from treeopt.trees import TreeFile
 from treeopt.trees.tree_schedule import TreeSchedule, is_schedule, load_schedule
 
@@ -66,13 +68,15 @@ def bench_batches(args: BenchBatchesOptions) -> None:
     _warn_of_times(profile, tokens, args)
     comparison = _comparison(models, tokens, candidates, args)
     bench = comparison.bench()
-    heading = bench_heading(models)
-    args.results.publish(batch_bench_table(bench), heading, bench)
-    if args.results.plot is not None:
-        from treeopt.report.figures.benches import batches_panels
-
-        subtitle = f"{rule_label(bench.rule)} at temperature {bench.temperature:g}"
-        args.results.draw(batches_panels(bench), title=subject(profile), subtitle=subtitle, columns=2)
+    args.results.publish(
+        batch_bench_table(bench),
+        bench_heading(models),
+        bench,
+        batches_panels(bench),
+        title=subject(profile),
+        subtitle=f"{rule_label(bench.rule)} at temperature {bench.temperature:g}",
+        columns=2,
+    )
     check_complete(bench.rounds, comparison.workload.repeats)
 
 
@@ -136,7 +140,6 @@ def _comparison(
     from treeopt.profiler.bench.batches import BatchComparison
     from treeopt.profiler.bench.compare import Workload, text_tokens
     from treeopt.profiler.decoding import Decoding
-    from treeopt.texts.prompts import bench_prompts
 
     acceptance = tokens.acceptance
     prompts = bench_prompts(args.prompts.load(models))

@@ -28,15 +28,16 @@ from treeopt.errors import InterruptionError
 from treeopt.files.atomic_files import write_text
 from treeopt.files.figure_file import write_figure
 from treeopt.planner import for_new_tokens
+from treeopt.plotting.panels import Panel, compose
 from treeopt.records.bench_file import Bench, BenchFile, BenchHeading
 from treeopt.records.identity import Identity
+from treeopt.records.machine import now
 from treeopt.records.profile import Profile
 from treeopt.report.bench_text import describe_heading
 from treeopt.report.text import quoted
 from treeopt.trees import TreeFile
 
 if TYPE_CHECKING:
-    from treeopt.plotting.panels import Panel
     from treeopt.runtime.models.pair import ModelPair
 
 
@@ -55,18 +56,24 @@ class ResultOptions:
     path: Path | None = output_option("Also write the results as JSON; - for standard output.")
     plot: Path | None = plot_option()
 
-    def publish(self, table: str, heading: BenchHeading, bench: Bench) -> None:
-        """Print heading and table, on standard error if the JSON goes to standard output, and write the JSON."""
+    def publish(
+        self,
+        table: str,
+        heading: BenchHeading,
+        bench: Bench,
+        panels: Sequence[Panel],
+        *,
+        title: str,
+        subtitle: str,
+        columns: int = 1,
+    ) -> None:
+        """Print heading and table, on standard error if the JSON goes to standard output; write the JSON and the figure."""
         text = f"{describe_heading(heading)}\n{table}"
         click.echo(text, err=self.path is not None and is_stdout(self.path))
         if self.path is not None:
             write_text(self.path, BenchFile(heading, bench).text)
-
-    def draw(self, panels: "Sequence[Panel]", *, title: str, subtitle: str, columns: int = 1) -> None:
-        from treeopt.plotting.panels import compose
-
-        assert self.plot is not None  # callers build panels only for a figure
-        write_figure(compose(panels, title=title, subtitle=subtitle, columns=columns), self.plot)
+        if self.plot is not None:
+            write_figure(compose(panels, title=title, subtitle=subtitle, columns=columns), self.plot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +143,6 @@ def load_bench_models(
 def bench_heading(models: "ModelPair") -> BenchHeading:
     """Return the heading of a benchmark that has just ended."""
     from treeopt.profiler.machine import describe_machine
-    from treeopt.records.machine import now
 
     return BenchHeading(created=now(), machine=describe_machine(models.target.device), pair=models.described)
 

@@ -22,18 +22,21 @@ from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option,
 from treeopt.cli.options.record import Heading, argument, group, option, options, refuse_options
 from treeopt.cli.options.values import LENGTHS, Parsed, parse_number
 from treeopt.cli.terminal import warn
-from treeopt.planner import StepModel, step_model
-from treeopt.planner.request import PlanRequest
+from treeopt.engines import default_length
+from treeopt.engines.clients.client import EngineClient, EngineConfig
+from treeopt.engines.clients.registry import PLACED, is_single_url, parse_urls
+from treeopt.planner import PlanRequest, StepModel, step_model
 from treeopt.planner.segments import fastest_length
 from treeopt.records.identity import Identity, machine_mismatch_warning, pair_mismatch_warning
 from treeopt.records.machine import AUTO
 from treeopt.records.profile import UNKNOWN, Profile
 from treeopt.report.engine_bench import engine_bench_table, interpolated_length_warning, losslessness
+from treeopt.report.figures.benches import engine_panel
 from treeopt.report.profile_text import measured_today
 from treeopt.report.text import models_and_machine
+from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, prompts_name
 
 if TYPE_CHECKING:
-    from treeopt.engines.clients.client import EngineClient, EngineConfig
     from treeopt.profiler.engine import ProbeSettings
 
 
@@ -112,8 +115,6 @@ def bench_engine(args: BenchEngineOptions) -> None:
 
 def _check_servers(url: str, planned: int, lengths: tuple[int, ...]) -> None:
     """Raise click.UsageError, which lists the servers to start, unless there is one for each length that is needed."""
-    from treeopt.engines.clients.registry import is_single_url, parse_urls
-
     urls = {} if is_single_url(url) else parse_urls(url)
     needed = sorted({0, planned, *lengths})
     if missing := [length for length in needed if length not in urls]:
@@ -127,7 +128,6 @@ def _check_servers(url: str, planned: int, lengths: tuple[int, ...]) -> None:
 
 def _engine_options(args: BenchEngineOptions, profile: Profile) -> EngineOptions:
     """Return the engine's options, by default as it was probed."""
-    from treeopt.engines.clients.registry import PLACED
     from treeopt.profiler.engine_profile import METHOD, NGRAM_TOKENS
 
     server, probed = args.server, profile.pair
@@ -161,12 +161,11 @@ def _run(
     profile: Profile,
     model: StepModel,
     planned: int,
-    client: "EngineClient",
-    config: "EngineConfig",
+    client: EngineClient,
+    config: EngineConfig,
 ) -> None:
     from tqdm import tqdm
 
-    from treeopt.engines import default_length
     from treeopt.profiler.bench.engine import bench_engine as measure
     from treeopt.profiler.engine_profile import heading_of
 
@@ -177,17 +176,14 @@ def _run(
         warn(interpolated)
     with tqdm(total=settings.batches, desc="bench     ", unit="answer", disable=None) as bar:
         bench = measure(client, config, settings, model, planned, bar.update, tolerance_nats=args.tolerance_nats)
-    heading = heading_of(client, config)
-    args.results.publish(engine_bench_table(bench, default), heading, bench)
-    if args.results.plot is not None:
-        from treeopt.report.figures.benches import engine_panel
-
-        acceptance = model.acceptance
-        args.results.draw(
-            [engine_panel([bench])],
-            title=models_and_machine(profile.pair, profile.machine),
-            subtitle=f"{acceptance.rule} at temperature {acceptance.temperature:g}, {measured_today()}",
-        )
+    args.results.publish(
+        engine_bench_table(bench, default),
+        heading_of(client, config),
+        bench,
+        [engine_panel([bench])],
+        title=models_and_machine(profile.pair, profile.machine),
+        subtitle=f"{model.acceptance.rule} at temperature {model.acceptance.temperature:g}, {measured_today()}",
+    )
     warning, error = losslessness(bench)
     if warning is not None:
         warn(warning)
@@ -196,10 +192,8 @@ def _run(
 
 
 def _settings(args: BenchEngineOptions, profile: Profile, planned: int, default: int | None) -> "ProbeSettings":
-    from treeopt.engines.clients.registry import parse_urls
     from treeopt.profiler.engine import ProbeSettings
     from treeopt.profiler.engine_profile import CHAT_TEMPLATE
-    from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, prompts_name
 
     sample = select_prompts(args.prompts, args.max_prompts)
     template = args.chat_template or _probed_setting(profile, CHAT_TEMPLATE)
@@ -226,7 +220,7 @@ def _temperature(args: BenchEngineOptions, profile: Profile) -> float:
 
 
 def _warn_of_differences(
-    profile: Profile, client: "EngineClient", config: "EngineConfig", settings: "ProbeSettings"
+    profile: Profile, client: EngineClient, config: EngineConfig, settings: "ProbeSettings"
 ) -> None:
     """Warn if engine, models, prompts or machine differ from the probed ones."""
     from treeopt.profiler.engine_profile import machine_of, pair_of, settings_of

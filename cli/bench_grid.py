@@ -20,8 +20,10 @@ from treeopt.planner import PlanRequest, requested_plan
 from treeopt.records.profile import require_draft_model
 from treeopt.records.rules import check_rule
 from treeopt.report.bench_text import grid_table
+from treeopt.report.figures.benches import grid_panel
 from treeopt.report.profile_text import measured_today
 from treeopt.report.text import subject
+from treeopt.texts.prompts import bench_prompts, profile_prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +53,18 @@ def bench_grid(args: BenchGridOptions) -> None:
     models = load_bench_models(args.pair, args.profile_path, profile, force=args.force)
     from treeopt.methods.grid import bench_grid
     from treeopt.profiler.bench.compare import Workload, text_tokens
-    from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = (profile_prompts if args.same_prompts else bench_prompts)(args.prompts.load(models))
     new_tokens = args.max_new_tokens or text_tokens(plan.model.acceptance)
     workload = Workload(prompts=prompts, max_new_tokens=new_tokens, repeats=args.repeats)
     bench = bench_grid(plan, models, workload, lossy=args.lossy)
-    args.results.publish(grid_table(bench), bench_heading(models), bench)
-    if args.results.plot is not None:
-        from treeopt.report.figures.benches import grid_panel
-
-        prompts_text = "the prompts of the profile" if args.same_prompts else "held-out prompts"
-        subtitle = f"{plan.conditions}, {prompts_text}, {measured_today()}"
-        args.results.draw([grid_panel(bench)], title=subject(profile), subtitle=subtitle)
+    prompts_text = "the prompts of the profile" if args.same_prompts else "held-out prompts"
+    args.results.publish(
+        grid_table(bench),
+        bench_heading(models),
+        bench,
+        [grid_panel(bench)],
+        title=subject(profile),
+        subtitle=f"{plan.conditions}, {prompts_text}, {measured_today()}",
+    )
     check_complete(bench.trees[0].measured.rounds, workload.rounds)

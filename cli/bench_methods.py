@@ -1,6 +1,5 @@
 """`treeopt bench methods`: methods of speculation compared on one machine."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,26 +19,23 @@ from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import Heading, group, option, options
 from treeopt.cli.options.values import COUNT, TEMPERATURES, Names
+from treeopt.methods.names import NAMES, select_methods
 from treeopt.records.bench_file import MethodsBench
 from treeopt.records.profile import Profile
 from treeopt.report.bench_text import methods_table
+from treeopt.report.figures.benches import methods_panels
 from treeopt.report.profile_text import measured_today
 from treeopt.report.text import models_and_machine
+from treeopt.texts.prompts import bench_prompts, profile_prompts
 
 DEFAULT_TEMPERATURES = (0.0, 0.6)
-
-
-def _method_names() -> Sequence[str]:
-    from treeopt.methods.names import NAMES
-
-    return "all", *NAMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchMethodsOptions:
     methods: str = option(
         "--methods",
-        type=Names("names", _method_names),
+        type=Names("names", lambda: ("all", *NAMES)),
         default="all",
         help="Methods to compare, separated by commas; plain decoding is always included.",
     )
@@ -79,15 +75,12 @@ def bench_methods(args: BenchMethodsOptions) -> None:
     k-sequences, top-k-tree, medusa, dflash, dspark, ddtree, redrafter, eagle, p-eagle, lookahead, specexec, eagle2,
     sequoia, treeopt.  Those that cannot run on the pair are listed with the reason.
     """
-    from treeopt.methods.names import select_methods
-
     names = [name.strip() for name in args.methods.split(",")]
     select_methods(names)
     profile = None if args.profile_path is None else load_decoder_profile(args.profile_path)
     models = load_bench_models(args.pair, args.profile_path, profile, force=args.force)
     from treeopt.methods.running import completed_rounds, run_methods
     from treeopt.profiler.bench.compare import Workload
-    from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = args.prompts.load(models)
     workload = Workload(prompts=bench_prompts(prompts), max_new_tokens=args.max_new_tokens, repeats=args.repeats)
@@ -102,12 +95,15 @@ def bench_methods(args: BenchMethodsOptions) -> None:
     )
     heading = bench_heading(models)
     bench = MethodsBench.of(rows)
-    args.results.publish(methods_table(bench), heading, bench)
-    if args.results.plot is not None:
-        from treeopt.report.figures.benches import methods_panels
-
-        title = models_and_machine(models.described, heading.machine)
-        args.results.draw(methods_panels(bench), title=title, subtitle=measured_today(), columns=2)
+    args.results.publish(
+        methods_table(bench),
+        heading,
+        bench,
+        methods_panels(bench),
+        title=models_and_machine(models.described, heading.machine),
+        subtitle=measured_today(),
+        columns=2,
+    )
     check_complete(completed_rounds(rows), workload.rounds)
 
 

@@ -29,8 +29,10 @@ from treeopt.records.profile import Profile
 from treeopt.records.results import TreePrediction
 from treeopt.records.rules import check_rule
 from treeopt.report.bench_text import pace_warning, tree_bench_table
+from treeopt.report.figures.benches import trees_panel
 from treeopt.report.profile_text import measured_today
 from treeopt.report.text import subject
+from treeopt.texts.prompts import bench_prompts
 from treeopt.trees import Provenance, TreeFile
 from treeopt.trees.drafter_setting import DrafterSetting
 
@@ -61,7 +63,6 @@ def bench_tree(args: BenchTreeOptions) -> None:
     from treeopt.profiler.bench.compare import Workload, text_tokens
     from treeopt.profiler.bench.reference_passes import reference_passes
     from treeopt.profiler.decoding import Decoding
-    from treeopt.texts.prompts import bench_prompts
 
     prompts = bench_prompts(args.prompts.load(models))
     new_tokens = args.max_new_tokens or text_tokens(acceptance)
@@ -86,11 +87,14 @@ def bench_tree(args: BenchTreeOptions) -> None:
         predicted=replace(predicted, at_pace=at_pace),
         measured=measured,
     )
-    args.results.publish(tree_bench_table(bench), bench_heading(models), bench)
-    if args.results.plot is not None:
-        from treeopt.report.figures.benches import trees_panel
-
-        args.results.draw([trees_panel([bench])], title=subject(profile), subtitle=measured_today())
+    args.results.publish(
+        tree_bench_table(bench),
+        bench_heading(models),
+        bench,
+        [trees_panel([bench])],
+        title=subject(profile),
+        subtitle=measured_today(),
+    )
     if (warning := pace_warning(measured.pace)) is not None:
         warn(warning)
     check_complete(measured.rounds, workload.rounds)
