@@ -19,7 +19,7 @@ from treeopt.cli.options.inputs import (
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.plan import temperature_option
 from treeopt.cli.options.prompts import PromptOptions
-from treeopt.cli.options.record import Heading, group, option
+from treeopt.cli.options.record import Heading, group
 from treeopt.cli.options.sampling import lossy_option, measured_rule_option
 from treeopt.cli.options.values import COUNT
 from treeopt.cli.outputs import is_stdout
@@ -42,12 +42,8 @@ if TYPE_CHECKING:
 
 
 def repeats_option(default: int) -> Any:
-    return option(
-        "--repeats",
-        heading=Heading.MEASURED,
-        type=COUNT,
-        default=default,
-        help="How often each prompt is decoded; the median counts.",
+    return Heading.MEASURED.option(
+        "--repeats", type=COUNT, default=default, help="How often each prompt is decoded; the median counts."
     )
 
 
@@ -86,9 +82,8 @@ class BenchOptions:
     rule: str | None = measured_rule_option("Verification rule; by default the tree's.")
     temperature: float | None = temperature_option("the tree's if it was measured, otherwise the first in the profile")
     lossy: bool = lossy_option()
-    max_new_tokens: int | None = option(
+    max_new_tokens: int | None = Heading.MEASURED.option(
         "--max-new-tokens",
-        heading=Heading.MEASURED,
         type=COUNT,
         help="New tokens per prompt, to the end of the last step; by default as many as in the profile. Predictions are for "
         "this length.",

@@ -19,7 +19,7 @@ from treeopt.cli.options.engine import (
 from treeopt.cli.options.inputs import load_profile, profile_option
 from treeopt.cli.options.plan import temperature_option
 from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option, prompts_option, select_prompts
-from treeopt.cli.options.record import Heading, argument, group, option, options, refuse_options
+from treeopt.cli.options.record import Heading, argument, group, options, refuse_options
 from treeopt.cli.options.values import LENGTHS, Parsed, parse_number
 from treeopt.cli.terminal import warn
 from treeopt.engines import default_length
@@ -53,12 +53,8 @@ class BenchEngineOptions:
         "Profile of the engine, written by treeopt probe. By default, its models and settings are used."
     )
     server: ServerOptions = group(ServerOptions)
-    lengths: tuple[int, ...] = option(
-        "--lengths",
-        heading=Heading.MEASURED,
-        type=LENGTHS,
-        default=(),
-        help="Further draft lengths to run, separated by commas.",
+    lengths: tuple[int, ...] = Heading.MEASURED.option(
+        "--lengths", type=LENGTHS, default=(), help="Further draft lengths to run, separated by commas."
     )
     prompts: Path | None = prompts_option()
     chat_template: str | None = chat_template_option()
@@ -67,17 +63,15 @@ class BenchEngineOptions:
     max_new_tokens: int = max_new_tokens_option()
     repeats: int = repeats_option(5)
     together: bool = together_option()
-    tolerance_nats: float | None = option(
+    tolerance_nats: float | None = Heading.MEASURED.option(
         "--near-tie",
-        heading=Heading.MEASURED,
         type=Parsed("number", "a number of nats, at least 0", _parse_gap),
         metavar="NATS",
         help="Largest gap of log-probabilities that counts as rounding; by default that of the engine's dtype, or of "
         "float16 if it reports none.",
     )
-    strict: bool = option(
+    strict: bool = Heading.MEASURED.option(
         "--strict",
-        heading=Heading.MEASURED,
         is_flag=True,
         help="Exit with 1 if an output diverges from plain decoding's other than at a near-tie; needs temperature 0.",
     )

@@ -14,7 +14,7 @@ from treeopt.cli.bench_common import (
 )
 from treeopt.cli.command import Command
 from treeopt.cli.options.plan import temperature_option
-from treeopt.cli.options.record import Heading, group, option, options
+from treeopt.cli.options.record import Heading, group, options
 from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.planner import PlanRequest, requested_plan
 from treeopt.records.profile import require_draft_model
@@ -30,9 +30,8 @@ from treeopt.texts.prompts import bench_prompts, profile_prompts
 class BenchGridOptions(BenchOptions):
     rule: str | None = measured_rule_option("Verification rule; by default the best measured.")
     temperature: float | None = temperature_option()
-    same_prompts: bool = option(
+    same_prompts: bool = Heading.PROMPTS.option(
         "--same-prompts",
-        heading=Heading.PROMPTS,
         is_flag=True,
         help="Decode the prompts that profiles are measured on, so that only the model's own errors remain.",
     )

@@ -47,14 +47,13 @@ class BenchMethodsOptions:
         help="Profile to plan from; by default the pair is profiled first. Drafters that it lacks are measured.",
     )
     force: bool = force_option(OTHER_MODELS, heading=Heading.MODELS)
-    temperatures: tuple[float, ...] | None = option(
+    temperatures: tuple[float, ...] | None = Heading.MEASURED.option(
         "--temperature",
-        heading=Heading.MEASURED,
         type=TEMPERATURES,
         help="Temperatures, separated by commas; by default 0,0.6, or all in --profile.",
     )
-    max_new_tokens: int = option(
-        "--max-new-tokens", heading=Heading.MEASURED, type=COUNT, default=192, help="New tokens per held-out prompt."
+    max_new_tokens: int = Heading.MEASURED.option(
+        "--max-new-tokens", type=COUNT, default=192, help="New tokens per held-out prompt."
     )
     repeats: int = repeats_option(2)
     results: ResultOptions = group(ResultOptions)

@@ -93,48 +93,35 @@ class ExportOptions:
     profile: Path = profile_option()
     point: ExportPointOptions = group(ExportPointOptions)
     category: str | None = category_option()
-    record: Path | None = option(
-        "--record",
-        heading=Heading.PLANNED,
-        type=file,
-        help="Draft record; by default the one next to the profile.",
+    record: Path | None = Heading.PLANNED.option(
+        "--record", type=file, help="Draft record; by default the one next to the profile."
     )
-    no_record: bool = option(
-        "--no-record", heading=Heading.PLANNED, is_flag=True, help="Ignore the draft record and plan chains only."
+    no_record: bool = Heading.PLANNED.option(
+        "--no-record", is_flag=True, help="Ignore the draft record and plan chains only."
     )
-    draft_model: str | None = option(
+    draft_model: str | None = Heading.FORMAT.option(
         "--draft-model",
-        heading=Heading.FORMAT,
         type=NAME,
         metavar="MODEL",
         help="Draft model that the engine loads; by default the profiled one.",
     )
-    method: str | None = option(
+    method: str | None = Heading.FORMAT.option(
         "--method",
-        heading=Heading.FORMAT,
         type=NAME,
         metavar="NAME",
         help="The engine's name of the speculation method; by default a separate draft model.",
     )
-    engine_version: str | None = option(
+    engine_version: str | None = Heading.FORMAT.option(
         "--engine-version",
-        heading=Heading.FORMAT,
         type=NAME,
         metavar="VERSION",
         help="Version of the engine that reads the file; by default the newest known.",
     )
-    list_name: str | None = option(
-        "--list-name",
-        heading=Heading.FORMAT,
-        type=NAME,
-        metavar="NAME",
-        help="Name of the list in a Python module; by default treeopt_N.",
+    list_name: str | None = Heading.FORMAT.option(
+        "--list-name", type=NAME, metavar="NAME", help="Name of the list in a Python module; by default treeopt_N."
     )
-    heads: int | None = option(
-        "--heads",
-        heading=Heading.FORMAT,
-        type=COUNT,
-        help="Number of the model's Medusa heads, which limits the depth.",
+    heads: int | None = Heading.FORMAT.option(
+        "--heads", type=COUNT, help="Number of the model's Medusa heads, which limits the depth."
     )
     choice: TreeChoiceOptions = group(TreeChoiceOptions)
     force: bool = force_option(OTHER_MODELS, REPLACE_FILES)

@@ -18,7 +18,7 @@ from treeopt.cli.options.engine import (
 )
 from treeopt.cli.options.inputs import PROFILE, REPLACE_FILES, force_option, output_option
 from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option, prompts_option, select_prompts
-from treeopt.cli.options.record import Heading, argument, group, is_given, option, options, print_option
+from treeopt.cli.options.record import Heading, argument, group, is_given, options, print_option
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, LENGTHS, TEMPERATURE
 from treeopt.cli.outputs import check_profile_outputs, checkpoint_path
 from treeopt.cli.terminal import print_result, warn
@@ -44,47 +44,31 @@ RESUMABLE = ("lengths", "categories", "timeout_s")
 class ProbeOptions:
     engine: str = argument(type=PROBED_ENGINE, metavar="ENGINE")
     models: EngineOptions = group(EngineOptions)
-    lengths: tuple[int, ...] = option(
+    lengths: tuple[int, ...] = Heading.MEASURED.option(
         "--lengths",
-        heading=Heading.MEASURED,
         type=LENGTHS,
         default="0,1,3,7",
         help="Draft lengths to measure, starting with 0 for plain decoding; with --url 0=URL,3=URL, the lengths there.",
     )
-    batch_sizes: tuple[int, ...] = option(
-        "--batch-sizes",
-        heading=Heading.MEASURED,
-        type=COUNTS,
-        default="1",
-        help="Batch sizes to measure, separated by commas.",
+    batch_sizes: tuple[int, ...] = Heading.MEASURED.option(
+        "--batch-sizes", type=COUNTS, default="1", help="Batch sizes to measure, separated by commas."
     )
     prompts: Path | None = prompts_option()
     chat_template: str | None = chat_template_option()
     max_prompts: int = max_prompts_option(24)
-    temperature: float = option(
-        "--temperature",
-        heading=Heading.MEASURED,
-        type=TEMPERATURE,
-        default=0.0,
-        help="Sampling temperature; 0 is greedy.",
+    temperature: float = Heading.MEASURED.option(
+        "--temperature", type=TEMPERATURE, default=0.0, help="Sampling temperature; 0 is greedy."
     )
-    rounds: int = option(
-        "--rounds",
-        heading=Heading.MEASURED,
-        type=COUNT,
-        default=3,
-        help="How often each prompt is decoded, at most if there is a --time-budget.",
+    rounds: int = Heading.MEASURED.option(
+        "--rounds", type=COUNT, default=3, help="How often each prompt is decoded, at most if there is a --time-budget."
     )
     max_new_tokens: int = max_new_tokens_option()
-    time_budget_s: float | None = option(
-        "--time-budget",
-        heading=Heading.MEASURED,
-        type=DURATION,
-        help="Start no further round after this time, such as 90s or 3m.",
+    time_budget_s: float | None = Heading.MEASURED.option(
+        "--time-budget", type=DURATION, help="Start no further round after this time, such as 90s or 3m."
     )
     together: bool = together_option()
-    resume: bool = option(
-        "--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted probe, if there is one."
+    resume: bool = Heading.OUTPUT.option(
+        "--resume", is_flag=True, help="Continue an interrupted probe, if there is one."
     )
     force: bool = force_option(REPLACE_FILES)
     path: Path = output_option("Profile to write; - for standard output.", default=PROFILE)

@@ -50,9 +50,8 @@ class RunOptions:
         type=COUNT,
         help=f"Maximum number of tokens to generate; by default {NEW_TOKENS}, or fewer if the models' context is full.",
     )
-    rule: str | None = option(
+    rule: str | None = Heading.SAMPLING.option(
         "--rule",
-        heading=Heading.SAMPLING,
         type=OneOf("rule", lambda: RULES),
         help=f"Verification rule, by default the planned one: {', '.join(RULES)}.",
     )
@@ -65,12 +64,8 @@ class RunOptions:
     adapt: AdaptOptions = group(AdaptOptions, Heading.ADAPTATION)
     learning: LearnOptions = group(LearnOptions, Heading.ADAPTATION)
     sampling: SamplingOptions = group(SamplingOptions, Heading.SAMPLING)
-    seed: int = option(
-        "--seed",
-        heading=Heading.SAMPLING,
-        type=SEED,
-        default=0,
-        help="Random seed, which determines the output above temperature 0.",
+    seed: int = Heading.SAMPLING.option(
+        "--seed", type=SEED, default=0, help="Random seed, which determines the output above temperature 0."
     )
     force: bool = force_option(OTHER_MODELS, REPLACE_FILES)
     pair: PairOptions = group(PairOptions)

@@ -47,22 +47,15 @@ class PromptsOptions:
         metavar="PATH",
         help="Prompts to continue, instead of --prompt: a .txt, .json or .jsonl file, or a datasets folder.",
     )
-    batch_size: int = option(
-        "--batch-size",
-        heading=Heading.PROMPTS,
-        type=whole(1, MAX_BATCH_SIZE),
-        default=8,
-        help="Sequences decoded together, with --prompts.",
+    batch_size: int = Heading.PROMPTS.option(
+        "--batch-size", type=whole(1, MAX_BATCH_SIZE), default=8, help="Sequences decoded together, with --prompts."
     )
     path: Path = output_option(
         "File to write, with --prompts, one line of JSON per prompt; - for standard output.",
         default=STANDARD_STREAM,
     )
-    resume: bool = option(
-        "--resume",
-        heading=Heading.OUTPUT,
-        is_flag=True,
-        help="Continue an interrupted run, if there is one, with --prompts.",
+    resume: bool = Heading.OUTPUT.option(
+        "--resume", is_flag=True, help="Continue an interrupted run, if there is one, with --prompts."
     )
 
     def check(self, *, prompt: str | None, force: bool) -> None:

@@ -44,9 +44,8 @@ class SolveOptions:
     new_tokens: int | None = new_tokens_option()
     category: str | None = category_option()
     path: Path = output_option("Tree file to write; - for standard output.", default=Path("tree.json"))
-    save: Path | None = option(
+    save: Path | None = Heading.OUTPUT.option(
         "--save",
-        heading=Heading.OUTPUT,
         type=OutputFile(stream=False),
         help="Also write a solution file, from which treeopt show draws the tree for any budget and depth.",
     )

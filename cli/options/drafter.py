@@ -58,9 +58,8 @@ def moved_drafter_option() -> Any:
 
 def eagle_layers_option(default: str) -> Any:
     """Return the option of an EAGLE head's inputs; `default` describes those that it reads without the option."""
-    return option(
+    return Heading.MODELS.option(
         "--eagle-layers",
-        heading=Heading.MODELS,
         type=comma_list("layer ids of the target, whole numbers of at least 0", LENGTH.parse, "2,6,9"),
         default=(),
         help="Layer ids of the target's hidden states that the EAGLE-3 or P-EAGLE head reads, 0 for the embedding, "

@@ -17,15 +17,14 @@ MODEL_FORMS = "in the engine's own form, such as a GGUF file"
 
 
 def max_new_tokens_option() -> Any:
-    return option(
-        "--max-new-tokens", heading=Heading.MEASURED, type=whole(8, 100_000), default=96, help="New tokens per prompt."
+    return Heading.MEASURED.option(
+        "--max-new-tokens", type=whole(8, 100_000), default=96, help="New tokens per prompt."
     )
 
 
 def together_option() -> Any:
-    return option(
+    return Heading.MEASURED.option(
         "--together",
-        heading=Heading.MEASURED,
         is_flag=True,
         help="Run one llama-server per draft length at the same time, so that drift of the machine affects all alike. "
         "Each has its own copy of the models; by default one runs at a time.",
@@ -33,9 +32,8 @@ def together_option() -> Any:
 
 
 def chat_template_option() -> Any:
-    return option(
+    return Heading.PROMPTS.option(
         "--chat-template",
-        heading=Heading.PROMPTS,
         type=click.Path(exists=True, file_okay=False),
         metavar="FOLDER",
         help="Model folder whose chat template is applied to each prompt; by default none in treeopt probe, and that of "
@@ -55,37 +53,30 @@ class ServerOptions:
         help="Addresses of running engines, one for each draft length, 0=URL,3=URL; treeopt probe also takes a single "
         "address, with one length in --lengths. Nothing else is contacted.",
     )
-    program: str | None = option(
+    program: str | None = Heading.MODELS.option(
         "--program",
-        heading=Heading.MODELS,
         type=FILE_TEXT,
         metavar="PATH",
         help="llama-server to start; by default the one in the package xllamacpp, otherwise the one on PATH.",
     )
-    threads: int | None = option(
-        "--threads", heading=Heading.MODELS, type=THREADS, help="CPU threads; by default the engine's choice."
+    threads: int | None = Heading.MODELS.option(
+        "--threads", type=THREADS, help="CPU threads; by default the engine's choice."
     )
-    device: str = option(
+    device: str = Heading.MODELS.option(
         "--device",
-        heading=Heading.MODELS,
         type=DEVICE,
         default=AUTO,
         help="Device of transformers: auto, cpu, cuda, cuda:1, …; auto takes that of the profile, then CUDA, then the CPU.",
     )
-    dtype: str = option(
+    dtype: str = Heading.MODELS.option(
         "--dtype",
-        heading=Heading.MODELS,
         type=DTYPE,
         default=AUTO,
         help="Data type of transformers; auto takes that of the profile, then the checkpoint's on CUDA or float32 on the "
         "CPU.",
     )
-    timeout_s: float = option(
-        "--timeout",
-        heading=Heading.MODELS,
-        type=DURATION,
-        default="60s",
-        help="Longest wait for the engine to start or to respond.",
+    timeout_s: float = Heading.MODELS.option(
+        "--timeout", type=DURATION, default="60s", help="Longest wait for the engine to start or to respond."
     )
 
 
@@ -97,9 +88,8 @@ class EngineOptions(ServerOptions):
         help="Drafting without a draft model: from n-grams of the sequence (ngram), with the head in --draft (eagle3), or with "
         "the target's own module (mtp, only with --url).",
     )
-    ngram_tokens: int | None = option(
+    ngram_tokens: int | None = Heading.MODELS.option(
         "--ngram-tokens",
-        heading=Heading.MODELS,
         type=COUNT,
         help="Tokens that must match, with --method ngram; by default the engine's choice.",
     )

@@ -32,15 +32,15 @@ file = InputFile()
 def output_option(help_text: str, **attributes: Any) -> Any:
     """Return the option `-o` of the file to write, or standard output."""
     stream = OutputFile(stream=True)
-    return option("-o", "--output", heading=Heading.OUTPUT, type=stream, help=help_text, **attributes)
+    return Heading.OUTPUT.option("-o", "--output", type=stream, help=help_text, **attributes)
 
 
 def plot_option() -> Any:
-    return option("--plot", heading=Heading.OUTPUT, type=FigureFile(), help="Also write a figure: .svg, .png or .pdf.")
+    return Heading.OUTPUT.option("--plot", type=FigureFile(), help="Also write a figure: .svg, .png or .pdf.")
 
 
 def json_option() -> Any:
-    return option("--json", heading=Heading.OUTPUT, is_flag=True, help="Print one JSON object instead of tables.")
+    return Heading.OUTPUT.option("--json", is_flag=True, help="Print one JSON object instead of tables.")
 
 
 def profile_option(
@@ -51,7 +51,7 @@ def profile_option(
 
 def force_option(*helps: str, heading: Heading = Heading.OUTPUT) -> Any:
     """Return the option `--force`; `helps` are sentences."""
-    return option("--force", heading=heading, is_flag=True, help=" ".join(helps))
+    return heading.option("--force", is_flag=True, help=" ".join(helps))
 
 
 def load_profile(path: Path) -> Profile:

@@ -52,27 +52,24 @@ class PairOptions:
         default=AUTO,
         help="Device: auto, cpu, cuda, cuda:1, …; auto takes that of the profile or tree file, then CUDA, then the CPU.",
     )
-    dtype: str = option(
+    dtype: str = Heading.MODELS.option(
         "--dtype",
-        heading=Heading.MODELS,
         type=DTYPE,
         default=AUTO,
         help="Data type; auto takes that of the profile or tree file, then the checkpoint's on CUDA or float32 on the "
         "CPU. GGUF files keep theirs.",
     )
-    threads: int | None = option(
-        "--threads", heading=Heading.MODELS, type=THREADS, help="CPU threads; by default torch's choice."
+    threads: int | None = Heading.MODELS.option(
+        "--threads", type=THREADS, help="CPU threads; by default torch's choice."
     )
-    offload: Path | None = option(
+    offload: Path | None = Heading.MODELS.option(
         "--offload",
-        heading=Heading.MODELS,
         type=click.Path(path_type=Path, file_okay=False),
         metavar="FOLDER",
         help="Folder for weights of the target that fit on no device.",
     )
-    max_memory: tuple[tuple[str, str], ...] = option(
+    max_memory: tuple[tuple[str, str], ...] = Heading.MODELS.option(
         "--max-memory",
-        heading=Heading.MODELS,
         type=Parsed("limits", "one limit for each device, such as cpu=4GB,0=20GiB", _parse_memory_limits),
         default=(),
         help="Maximum memory for the target's weights on each device, such as cpu=4GB,0=20GiB.",

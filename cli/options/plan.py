@@ -16,27 +16,18 @@ _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([KMGT]i?B)", re.ASCII)
 
 def temperature_option(default: str = "the first in the profile") -> Any:
     """Return the option of the temperature; `default` describes the one that is used without it."""
-    return option(
-        "--temperature", heading=Heading.SAMPLING, type=TEMPERATURE, help=f"Temperature; by default {default}."
-    )
+    return Heading.SAMPLING.option("--temperature", type=TEMPERATURE, help=f"Temperature; by default {default}.")
 
 
 def category_option() -> Any:
-    return option(
-        "--category",
-        heading=Heading.PLANNED,
-        type=NAME,
-        metavar="NAME",
-        help="Use only one category of the profile's prompts; by default all.",
+    return Heading.PLANNED.option(
+        "--category", type=NAME, metavar="NAME", help="Use only one category of the profile's prompts; by default all."
     )
 
 
 def new_tokens_option() -> Any:
-    return option(
-        "--new-tokens",
-        heading=Heading.PLANNED,
-        type=COUNT,
-        help="Length of outputs to plan for, in tokens; by default the measured length.",
+    return Heading.PLANNED.option(
+        "--new-tokens", type=COUNT, help="Length of outputs to plan for, in tokens; by default the measured length."
     )
 
 
@@ -45,8 +36,8 @@ def budget_option() -> Any:
 
 
 def raw_option() -> Any:
-    return option(
-        "--raw", heading=Heading.PLANNED, is_flag=True, help="Use acceptance as measured, without smoothing over ranks."
+    return Heading.PLANNED.option(
+        "--raw", is_flag=True, help="Use acceptance as measured, without smoothing over ranks."
     )
 
 
@@ -64,15 +55,13 @@ class PointOptions:
 
     rule: str | None = measured_rule_option("Verification rule; by default the first lossless one in the profile.")
     temperature: float | None = temperature_option()
-    context_tokens: int | None = option(
+    context_tokens: int | None = Heading.PLANNED.option(
         "--context-tokens",
-        heading=Heading.PLANNED,
         type=COUNT,
         help="Tokens in the KV cache; by default the first measured. Values between measured ones are interpolated.",
     )
-    batch_size: int | None = option(
+    batch_size: int | None = Heading.PLANNED.option(
         "--batch-size",
-        heading=Heading.PLANNED,
         type=COUNT,
         help="Sequences decoded together; by default the first measured. Values between measured ones are interpolated.",
     )
@@ -83,9 +72,8 @@ class PlanOptions(PointOptions):
     """The fields of a `PlanRequest`."""
 
     rule: str | None = measured_rule_option("Verification rule to plan for; by default the best measured.")
-    extrapolate: bool = option(
+    extrapolate: bool = Heading.PLANNED.option(
         "--extrapolate",
-        heading=Heading.PLANNED,
         is_flag=True,
         help="Plan beyond the largest measured budget, context or batch size, by continuing the measured times; with a warning.",
     )
@@ -93,28 +81,23 @@ class PlanOptions(PointOptions):
     max_depth: int | None = option(
         "--depth", type=LENGTH, help="Maximum depth, in levels below the root; by default all measured."
     )
-    level_widths: int | None = option(
-        "--level-width", heading=Heading.PLANNED, type=COUNT, help="Maximum nodes per level; by default no limit."
+    level_widths: int | None = Heading.PLANNED.option(
+        "--level-width", type=COUNT, help="Maximum nodes per level; by default no limit."
     )
-    memory_bytes: int | None = option(
+    memory_bytes: int | None = Heading.PLANNED.option(
         "--memory",
-        heading=Heading.PLANNED,
         type=Parsed("size", "a size such as 40GB or 24GiB", _parse_size),
         help="Memory for weights and KV caches, such as 40GB; larger plans are left out.",
     )
-    objective: str = option(
+    objective: str = Heading.PLANNED.option(
         "--objective",
-        heading=Heading.PLANNED,
         type=click.Choice(["speed", "tokens"]),
         default="speed",
         help="What the plan maximizes: speed is tokens per second, tokens is tokens per step, however long a step takes.",
     )
     raw: bool = raw_option()
-    lossy: bool = option(
-        "--lossy",
-        heading=Heading.SAMPLING,
-        is_flag=True,
-        help="Also consider lossy rules, which change the distribution of the output.",
+    lossy: bool = Heading.SAMPLING.option(
+        "--lossy", is_flag=True, help="Also consider lossy rules, which change the distribution of the output."
     )
 
     @property

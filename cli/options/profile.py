@@ -97,61 +97,53 @@ class ImportOptions:
 class ProfileOptions:
     pair: PairOptions = group(PairOptions)
     path: Path = output_option("Profile to write; - for standard output.", default=PROFILE)
-    rules: str = option(
+    rules: str = Heading.SAMPLING.option(
         "--rules",
-        heading=Heading.SAMPLING,
         type=Names("names", lambda: RULES),
         default="sequoia",
         help=f"Verification rules to measure, separated by commas: {', '.join(RULES)}.",
     )
     lossy: bool = lossy_option()
     sampling: SamplingsOptions = group(SamplingsOptions, Heading.SAMPLING)
-    context_tokens: tuple[int, ...] = option(
+    context_tokens: tuple[int, ...] = Heading.MEASURED.option(
         "--context-tokens",
-        heading=Heading.MEASURED,
         type=COUNTS,
         default="256",
         help="Tokens in the KV cache, separated by commas; times, and acceptance if there are several, are measured at "
         "each.",
     )
-    batch_sizes: tuple[int, ...] = option(
+    batch_sizes: tuple[int, ...] = Heading.MEASURED.option(
         "--batch-sizes",
-        heading=Heading.MEASURED,
         type=COUNTS,
         default="1",
         help="Sequences verified together, separated by commas, 1 among them; times are measured at each.",
     )
-    max_tokens: int = option(
+    max_tokens: int = Heading.MEASURED.option(
         "--max-tokens",
-        heading=Heading.MEASURED,
         type=whole(2, MAX_COUNT),
         default=512,
         help="Largest pass to measure, in tokens; plans cannot exceed it.",
     )
-    rounds: int = option(
+    rounds: int = Heading.MEASURED.option(
         "--rounds",
-        heading=Heading.MEASURED,
         type=COUNT,
         default=25,
         show_default=False,
         help="Samples of each time, in place of a time budget; by default 25 with --positions.",
     )
-    time_budget_s: float | None = option(
+    time_budget_s: float | None = Heading.MEASURED.option(
         "--time-budget",
-        heading=Heading.MEASURED,
         type=DURATION,
         help="Longest time to measure, once models are loaded, such as 90s or 3m; by default 5m, or 45s for the bundled pair. "
         "Measuring ends earlier if the plan is within 1 % of the fastest with 90 % probability.",
     )
-    cuda_graphs: bool | None = option(
+    cuda_graphs: bool | None = Heading.MODELS.option(
         "--cuda-graphs/--no-cuda-graphs",
-        heading=Heading.MODELS,
         default=None,
         help="Time passes as CUDA graphs; by default on CUDA devices, where decoding uses them.",
     )
-    positions: int = option(
+    positions: int = Heading.MEASURED.option(
         "--positions",
-        heading=Heading.MEASURED,
         type=COUNT,
         default=4096,
         show_default=False,
@@ -159,9 +151,8 @@ class ProfileOptions:
     )
     prompts: PromptOptions = group(PromptOptions)
     imports: ImportOptions = group(ImportOptions, Heading.IMPORTS)
-    record: str | None = option(
+    record: str | None = Heading.MEASURED.option(
         "--record",
-        heading=Heading.MEASURED,
         type=FILE_TEXT,
         metavar="[FILE]",
         is_flag=False,
@@ -169,21 +160,15 @@ class ProfileOptions:
         help="Also record the draft model's probabilities, from which dynamic trees (EAGLE-2, SGLang) are planned; by "
         "default in profile.record.npz next to the profile.",
     )
-    wait_s: float | None = option(
-        "--wait",
-        heading=Heading.MEASURED,
-        type=DURATION,
-        help="Wait at most this long, such as 60s, until no other program uses the processors.",
+    wait_s: float | None = Heading.MEASURED.option(
+        "--wait", type=DURATION, help="Wait at most this long, such as 60s, until no other program uses the processors."
     )
-    resume: bool = option(
-        "--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted profile, if there is one."
+    resume: bool = Heading.OUTPUT.option(
+        "--resume", is_flag=True, help="Continue an interrupted profile, if there is one."
     )
     force: bool = force_option(REPLACE_FILES)
-    tensor_parallel: bool = option(
-        "--tensor-parallel",
-        heading=Heading.MODELS,
-        is_flag=True,
-        help="Split the target over the processes that torchrun started.",
+    tensor_parallel: bool = Heading.MODELS.option(
+        "--tensor-parallel", is_flag=True, help="Split the target over the processes that torchrun started."
     )
     drafters: tuple[DrafterSetting, ...] = option(
         "--drafter",
@@ -194,9 +179,8 @@ class ProfileOptions:
         f"{' and '.join(WITHOUT_MODELS)}.",
     )
     eagle_layers: tuple[int, ...] = eagle_layers_option("those in its config.json")
-    block_draft_tokens: tuple[int, ...] = option(
+    block_draft_tokens: tuple[int, ...] = Heading.MODELS.option(
         "--block-draft-tokens",
-        heading=Heading.MODELS,
         type=COUNTS,
         default=(),
         help="Draft tokens of the blocks of dflash, dspark and ddtree, separated by commas; each is measured as a drafter "

@@ -27,9 +27,8 @@ MAX_CATEGORIES = 12
 
 
 def chat_option() -> Any:
-    return option(
+    return Heading.PROMPTS.option(
         "--chat/--no-chat",
-        heading=Heading.PROMPTS,
         default=None,
         help="Apply the model's chat template to each prompt as a user message, or use prompts as they are; by default, "
         "apply the template if there is one.",
@@ -46,9 +45,8 @@ def prompts_option() -> Any:
 
 
 def max_prompts_option(default: int) -> Any:
-    return option(
+    return Heading.PROMPTS.option(
         "--max-prompts",
-        heading=Heading.PROMPTS,
         type=whole(3, 4096),
         default=default,
         help="Maximum number of prompts, spread over the file and its categories; every 4th is held out for benchmarks.",

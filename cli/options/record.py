@@ -4,6 +4,7 @@
     class ShowOptions:
         path: Path = argument(type=InputFile())
         rows: int = option("--rows", default=64, help="Maximum number of lines.")
+        written: Path = Heading.OUTPUT.option("--output", type=OutputFile(stream=True))
 
     @click.command()
     @options(ShowOptions)
@@ -13,7 +14,7 @@ A field may also hold another such record (`group`). `--help` lists options unde
 """
 
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -38,6 +39,10 @@ class Heading(StrEnum):
     IMPORTS = "Imported measurements"
     OUTPUT = "Output"
 
+    def option(self, *flags: str, **attributes: Any) -> Any:
+        """Return a dataclass field as the function `option` does, whose option `--help` lists under this heading."""
+        return _field(click.option, flags, {"show_default": True} | attributes, heading=self)
+
 
 class HeadedOption(click.Option):
     """An option that `--help` lists under a heading."""
@@ -47,21 +52,19 @@ class HeadedOption(click.Option):
         self.heading = heading
 
 
-def option(*flags: str, heading: Heading | None = None, **attributes: Any) -> Any:
-    """Return a dataclass field that an option fills.
+def option(*flags: str, **attributes: Any) -> Any:
+    """Return a dataclass field that an option fills; `--help` lists the option under the heading of its group.
 
     Args:
         flags: such as `--rows`; click names the parameter after the field.
-        heading: where `--help` lists the option; the default is the heading of its group.
         attributes: further arguments of `click.option`; `show_default` is True by default.
     """
-    attributes = {"show_default": True} | attributes
-    return field(metadata={"decorator": click.option, "flags": flags, "attributes": attributes, "heading": heading})
+    return _field(click.option, flags, {"show_default": True} | attributes)
 
 
 def argument(**attributes: Any) -> Any:
     """Return a dataclass field that a positional argument fills; `attributes` are those of `click.argument`."""
-    return field(metadata={"decorator": click.argument, "flags": (), "attributes": attributes})
+    return _field(click.argument, (), attributes)
 
 
 def group(record: type, heading: Heading | None = None) -> Any:
@@ -128,6 +131,12 @@ def print_option(flag: str, describe: Callable[[], str], help_text: str) -> Call
             context.exit()
 
     return click.option(flag, is_flag=True, is_eager=True, expose_value=False, callback=print_text, help=help_text)
+
+
+def _field(
+    decorator: Callable[..., Any], flags: Sequence[str], attributes: dict[str, Any], heading: Heading | None = None
+) -> Any:
+    return field(metadata={"decorator": decorator, "flags": flags, "attributes": attributes, "heading": heading})
 
 
 def _decorators(record: type, outer: Heading = Heading.MAIN) -> Iterator[Callable[[Any], Any]]:

@@ -16,17 +16,14 @@ DRAFT_SAMPLING = ("draft_temperature", "draft_top_p", "draft_top_k")
 
 
 def lossy_option() -> Any:
-    return option(
-        "--lossy",
-        heading=Heading.SAMPLING,
-        is_flag=True,
-        help="Allow lossy rules, which change the distribution of the output.",
+    return Heading.SAMPLING.option(
+        "--lossy", is_flag=True, help="Allow lossy rules, which change the distribution of the output."
     )
 
 
 def measured_rule_option(help_text: str) -> Any:
     """Return the option of any rule that a profile may contain; another program may have measured it."""
-    return option("--rule", heading=Heading.SAMPLING, type=Names("rule", lambda: RULES), help=help_text)
+    return Heading.SAMPLING.option("--rule", type=Names("rule", lambda: RULES), help=help_text)
 
 
 def planned_rule(planned: TreeFile) -> str:

@@ -12,7 +12,7 @@ from treeopt.cli.options.record import Heading, group, option, options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Few:
-    first: int = option("--first", type=int, default=3, help="How many.", heading=Heading.OUTPUT)
+    first: int = Heading.OUTPUT.option("--first", type=int, default=3, help="How many.")
     second: int = option("--second", type=int)
 
 
@@ -20,7 +20,7 @@ MORE = [f"--more{number}" for number in range(MIN_HEADED - 3)]
 Many = make_dataclass(
     "Many",
     [
-        ("written", str, option("--written", heading=Heading.OUTPUT)),
+        ("written", str, Heading.OUTPUT.option("--written")),
         ("grouped", Few, group(Few, Heading.PROMPTS)),
         *((flag[2:], int, option(flag, type=int)) for flag in MORE),
     ],
