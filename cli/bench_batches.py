@@ -18,7 +18,7 @@ from treeopt.cli.bench_common import (
 from treeopt.cli.bench_tree import draft_model_steps
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import file, read_any_tree
-from treeopt.cli.options.record import argument, group, option, options
+from treeopt.cli.options.record import argument, group, option
 from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.cli.options.values import BATCH_SIZES
 from treeopt.cli.terminal import warn
@@ -52,8 +52,7 @@ class BenchBatchesOptions(BenchOptions):
     results: ResultOptions = group(ResultOptions)
 
 
-@click.command("batches", cls=Command)
-@options(BenchBatchesOptions)
+@click.command("batches", cls=Command, record=BenchBatchesOptions)
 def bench_batches(args: BenchBatchesOptions) -> None:
     """Decode batches of several sizes, next to the predictions.
 
@@ -75,7 +74,6 @@ def bench_batches(args: BenchBatchesOptions) -> None:
         batches_panels(bench),
         title=subject(profile),
         subtitle=f"{rule_label(bench.rule)} at temperature {bench.temperature:g}",
-        columns=2,
     )
     check_complete(bench.rounds, comparison.workload.repeats)
 

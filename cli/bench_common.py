@@ -53,15 +53,7 @@ class ResultOptions:
     plot: Path | None = plot_option()
 
     def publish(
-        self,
-        table: str,
-        heading: BenchHeading,
-        bench: Bench,
-        panels: Sequence[Panel],
-        *,
-        title: str,
-        subtitle: str,
-        columns: int = 1,
+        self, table: str, heading: BenchHeading, bench: Bench, panels: Sequence[Panel], *, title: str, subtitle: str
     ) -> None:
         """Print heading and table, on standard error if the JSON goes to standard output; write the JSON and the figure."""
         text = f"{describe_heading(heading)}\n{table}"
@@ -69,7 +61,7 @@ class ResultOptions:
         if self.path is not None:
             write_text(self.path, BenchFile(heading, bench).text)
         if self.plot is not None:
-            write_figure(compose(panels, title=title, subtitle=subtitle, columns=columns), self.plot)
+            write_figure(compose(panels, title=title, subtitle=subtitle, columns=2), self.plot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from treeopt.cli.options.engine import (
 from treeopt.cli.options.inputs import load_profile, profile_option
 from treeopt.cli.options.plan import temperature_option
 from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option, prompts_option, select_prompts
-from treeopt.cli.options.record import Heading, argument, group, options, refuse_options
+from treeopt.cli.options.record import Heading, argument, group, refuse_options
 from treeopt.cli.options.values import LENGTHS, Parsed, parse_number
 from treeopt.cli.terminal import warn
 from treeopt.engines import default_length
@@ -78,8 +78,7 @@ class BenchEngineOptions:
     results: ResultOptions = group(ResultOptions)
 
 
-@click.command("engine", cls=Command)
-@options(BenchEngineOptions)
+@click.command("engine", cls=Command, record=BenchEngineOptions)
 def bench_engine(args: BenchEngineOptions) -> None:
     """Run ENGINE with several draft lengths, next to the predictions.
 

@@ -14,7 +14,7 @@ from treeopt.cli.bench_common import (
 )
 from treeopt.cli.command import Command
 from treeopt.cli.options.plan import temperature_option
-from treeopt.cli.options.record import Heading, group, options
+from treeopt.cli.options.record import Heading, group
 from treeopt.cli.options.sampling import measured_rule_option
 from treeopt.planner import PlanRequest, requested_plan
 from treeopt.records.profile import require_draft_model
@@ -38,8 +38,7 @@ class BenchGridOptions(BenchOptions):
     results: ResultOptions = group(ResultOptions)
 
 
-@click.command("grid", cls=Command)
-@options(BenchGridOptions)
+@click.command("grid", cls=Command, record=BenchGridOptions)
 def bench_grid(args: BenchGridOptions) -> None:
     """Decode with many trees and plainly, next to the predictions.
 

@@ -17,7 +17,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import OTHER_MODELS, file, force_option
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
-from treeopt.cli.options.record import Heading, group, option, options
+from treeopt.cli.options.record import Heading, group, option
 from treeopt.cli.options.values import COUNT, TEMPERATURES, Names
 from treeopt.methods.names import NAMES, select_methods
 from treeopt.records.bench_file import MethodsBench
@@ -65,8 +65,7 @@ class BenchMethodsOptions:
             )
 
 
-@click.command("methods", cls=Command)
-@options(BenchMethodsOptions)
+@click.command("methods", cls=Command, record=BenchMethodsOptions)
 def bench_methods(args: BenchMethodsOptions) -> None:
     """Compare methods of speculation on the same pair and prompts.
 
@@ -101,7 +100,6 @@ def bench_methods(args: BenchMethodsOptions) -> None:
         methods_panels(bench),
         title=models_and_machine(models.described, heading.machine),
         subtitle=measured_today(),
-        columns=2,
     )
     check_complete(completed_rounds(rows), workload.rounds)
 

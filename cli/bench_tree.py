@@ -16,7 +16,7 @@ from treeopt.cli.bench_common import (
 from treeopt.cli.command import Command
 from treeopt.cli.options.drafter import eagle_layers_option, load_planned_drafter, move_drafter, moved_drafter_option
 from treeopt.cli.options.inputs import file, read_any_tree
-from treeopt.cli.options.record import argument, group, options
+from treeopt.cli.options.record import argument, group
 from treeopt.cli.options.sampling import planned_rule
 from treeopt.cli.terminal import warn
 from treeopt.planner import StepModel, step_model
@@ -45,8 +45,7 @@ class BenchTreeOptions(BenchOptions):
     results: ResultOptions = group(ResultOptions)
 
 
-@click.command("tree", cls=Command)
-@options(BenchTreeOptions)
+@click.command("tree", cls=Command, record=BenchTreeOptions)
 def bench_tree(args: BenchTreeOptions) -> None:
     """Decode with TREE and plainly, next to the prediction.
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import click
 from click.shell_completion import CompletionItem
 
-from treeopt.cli.options.record import HeadedOption, Heading, flag_of
+from treeopt.cli.options.record import HeadedOption, Heading, build_record, flag_of, parameters
 from treeopt.cli.outputs import InputFile, OutputFile, check_outputs
 from treeopt.errors import InfeasibleError, InvalidValueError, OutOfMemoryError, TreeoptError
 
@@ -60,12 +60,20 @@ class Command(click.Command):
     """A command that checks its paths before it runs.
 
     Errors of the library name its options; an invalid value of one is a usage error.
+
+    Args:
+        record: dataclass whose fields are the parameters; the function receives it as the argument `args`.
     """
+
+    def __init__(self, *arguments: Any, record: type, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self._record = record
+        self.params += parameters(record)
 
     def invoke(self, ctx: click.Context) -> Any:
         check_outputs(self._paths(ctx, OutputFile), self._paths(ctx, InputFile))
         try:
-            return super().invoke(ctx)
+            return ctx.invoke(self._call, ctx.params)  # names the command in usage errors, those of the record too
         except (InvalidValueError, InfeasibleError, OutOfMemoryError) as error:
             options = {str(param.name): flag_of(param) for param in self.params if isinstance(param, click.Option)}
             text = name_options(error, options)
@@ -85,6 +93,10 @@ class Command(click.Command):
         for heading in filter(rows.get, Heading):
             with formatter.section(heading):
                 formatter.write_dl(rows[heading])
+
+    def _call(self, values: Mapping[str, Any]) -> Any:
+        assert self.callback is not None  # every command is a function
+        return self.callback(args=build_record(self._record, values))
 
     def _paths(self, ctx: click.Context, kind: type[click.Path]) -> list[tuple[str, Any]]:
         """Return all paths among the parameters of one type, each with its option or argument."""

@@ -9,7 +9,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.identity import OWN_PROFILE, identity_of, warn_of_differences
 from treeopt.cli.options.inputs import file, json_option, load_profile, profile_option, read_all_trees
 from treeopt.cli.options.plan import PointOptions, category_option, raw_option
-from treeopt.cli.options.record import argument, group, options
+from treeopt.cli.options.record import argument, group
 from treeopt.cli.options.sampling import lossy_option
 from treeopt.cli.plan_profile import select_category
 from treeopt.cli.terminal import progress
@@ -34,8 +34,7 @@ class CompareOptions:
     as_json: bool = json_option()
 
 
-@click.command(cls=Command)
-@options(CompareOptions)
+@click.command(cls=Command, record=CompareOptions)
 def compare(args: CompareOptions) -> None:
     """Predict given trees next to the best ones.
 

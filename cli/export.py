@@ -29,7 +29,6 @@ from treeopt.cli.options.record import (
     group,
     is_given,
     option,
-    options,
     print_option,
     refuse_other_options,
 )
@@ -186,9 +185,8 @@ class ExportOptions:
         refuse_other_options({*names, *COMMON}, f"{self.target} from {source} takes {flags}. Leave it out.")
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, record=ExportOptions)
 @print_option("--list", export_list, "List all formats and engines, and exit.")
-@options(ExportOptions)
 def export(args: ExportOptions) -> None:
     """Write a tree or a setting for another program.
 

@@ -7,7 +7,7 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE, TreeChoiceOptions, file, output_option, read_any_tree
-from treeopt.cli.options.record import argument, group, options, print_option
+from treeopt.cli.options.record import argument, group, print_option
 from treeopt.cli.terminal import print_result
 from treeopt.report.text import counted, quoted
 
@@ -25,9 +25,8 @@ class ImportTreeOptions:
     choice: TreeChoiceOptions = group(TreeChoiceOptions)
 
 
-@click.command("import", cls=Command)
+@click.command("import", cls=Command, record=ImportTreeOptions)
 @print_option("--list", _describe_formats, "List all formats and exit.")
-@options(ImportTreeOptions)
 def import_tree(args: ImportTreeOptions) -> None:
     """Convert another program's tree to a tree file.
 

@@ -113,7 +113,7 @@ def check_checkpoint(output: Path, *others: Path, resume: bool, force: bool) -> 
         if resume:
             raise click.UsageError("--resume: expected -o FILE, next to which unfinished work is saved. Name it.")
         return
-    check_outputs([("--output", checkpoint)])
+    check_writable(checkpoint)
     for path in (file for first in (checkpoint, *others) for file in (first, *numbered_files(first))):
         if path.exists() and not (resume or force):
             raise TreeoptError(

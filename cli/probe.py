@@ -18,7 +18,7 @@ from treeopt.cli.options.engine import (
 )
 from treeopt.cli.options.inputs import PROFILE, REPLACE_FILES, force_option, output_option
 from treeopt.cli.options.prompts import apply_chat_template, max_prompts_option, prompts_option, select_prompts
-from treeopt.cli.options.record import Heading, argument, group, is_given, options, print_option
+from treeopt.cli.options.record import Heading, argument, group, is_given, print_option
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, LENGTHS, TEMPERATURE
 from treeopt.cli.outputs import check_profile_outputs, checkpoint_path
 from treeopt.cli.terminal import print_result, warn
@@ -113,9 +113,8 @@ def _describe_engines() -> str:
     return "\n".join(map(engine_lines, registry.list_engines()))
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, record=ProbeOptions)
 @print_option("--list", _describe_engines, "List engines, whether they are installed, and what they report.")
-@options(ProbeOptions)
 def probe(args: ProbeOptions) -> None:
     """Measure ENGINE from outside, and write its profile.
 

@@ -6,7 +6,7 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.profile import ProfileOptions
-from treeopt.cli.options.record import is_given, options, refuse_other_options
+from treeopt.cli.options.record import is_given, refuse_other_options
 from treeopt.cli.outputs import check_profile_outputs, default_record_path, is_stdout
 from treeopt.cli.terminal import print_result, warn
 from treeopt.errors import Warning
@@ -18,8 +18,7 @@ IMPORT_OPTIONS = ("target", "draft", "temperature", "top_p", "context_tokens", "
 """Options that have an effect on any import."""
 
 
-@click.command(cls=Command)
-@options(ProfileOptions)
+@click.command(cls=Command, record=ProfileOptions)
 def profile(args: ProfileOptions) -> None:
     """Measure a target and its drafters on this machine.
 

@@ -9,7 +9,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE, file, is_profile, load_profile, output_option, read_any_tree
 from treeopt.cli.options.plan import PlanOptions
-from treeopt.cli.options.record import argument, group, options, refuse_other_options
+from treeopt.cli.options.record import argument, group, refuse_other_options
 from treeopt.cli.outputs import is_stdout
 from treeopt.cli.plan_profile import plan_profile
 from treeopt.errors import TreeoptError
@@ -27,8 +27,7 @@ class ReportOptions:
     written: Path = output_option("Page to write; - for standard output.", default=Path("report.html"))
 
 
-@click.command(cls=Command)
-@options(ReportOptions)
+@click.command(cls=Command, record=ReportOptions)
 def report(args: ReportOptions) -> None:
     """Write one page with a profile, trees and benchmarks.
 

@@ -17,7 +17,7 @@ from treeopt.cli.options.drafter import eagle_layers_option, load_planned_drafte
 from treeopt.cli.options.inputs import OTHER_MODELS, REPLACE_FILES, file, force_option, read_any_tree
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import chat_option, tokenize_prompt, use_chat_template
-from treeopt.cli.options.record import Heading, argument, group, option, options, refuse_options
+from treeopt.cli.options.record import Heading, argument, group, option, refuse_options
 from treeopt.cli.options.sampling import DRAFT_SAMPLING, SamplingOptions, lossy_option, planned_rule
 from treeopt.cli.options.values import COUNT, SEED, TEXT, OneOf
 from treeopt.cli.run_prompts import NEW_TOKENS, Generation, PromptsOptions, run_prompts
@@ -71,8 +71,7 @@ class RunOptions:
     pair: PairOptions = group(PairOptions)
 
 
-@click.command(cls=Command)
-@options(RunOptions)
+@click.command(cls=Command, record=RunOptions)
 def run(args: RunOptions) -> None:
     """Generate text with the tree, drafter and models of TREE; without TREE, decode plainly.
 

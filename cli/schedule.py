@@ -8,7 +8,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import load_profile, output_option, profile_option
 from treeopt.cli.options.plan import PlanOptions, category_option, new_tokens_option
-from treeopt.cli.options.record import group, options
+from treeopt.cli.options.record import group
 from treeopt.cli.plan_profile import select_sequences
 from treeopt.cli.terminal import print_result, progress
 from treeopt.planner import requested_plan, tree_file
@@ -29,8 +29,7 @@ class ScheduleOptions:
     path: Path = output_option("Schedule to write; - for standard output.", default=Path("schedule.json"))
 
 
-@click.command(cls=Command)
-@options(ScheduleOptions)
+@click.command(cls=Command, record=ScheduleOptions)
 def schedule(args: ScheduleOptions) -> None:
     """Plan a tree for every batch size.
 

@@ -15,7 +15,7 @@ from treeopt.cli.options.inputs import (
     output_option,
     read_any_tree,
 )
-from treeopt.cli.options.record import argument, group, option, options, refuse_options
+from treeopt.cli.options.record import argument, group, option, refuse_options
 from treeopt.cli.options.values import MAX_COUNT, whole
 from treeopt.cli.outputs import is_stdout
 from treeopt.cli.terminal import diagram_width
@@ -42,8 +42,7 @@ class ShowOptions:
     rows: int = option("--rows", type=whole(9, MAX_COUNT), default=64, help="Maximum lines of a text diagram.")
 
 
-@click.command(cls=Command)
-@options(ShowOptions)
+@click.command(cls=Command, record=ShowOptions)
 def show(args: ShowOptions) -> None:
     """Draw a tree or a profile as text, or as a figure with -o.
 

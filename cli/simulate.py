@@ -11,7 +11,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import json_option, load_profile, plot_option, profile_option
 from treeopt.cli.options.plan import budget_option, category_option, temperature_option
-from treeopt.cli.options.record import option, options
+from treeopt.cli.options.record import option
 from treeopt.cli.options.sampling import lossy_option, measured_rule_option
 from treeopt.cli.options.values import COUNT, DURATION, MAX_COUNT, SEED, Parsed, comma_list
 from treeopt.cli.plan_profile import select_category
@@ -115,8 +115,7 @@ class SimulateOptions:
         )
 
 
-@click.command(cls=Command)
-@options(SimulateOptions)
+@click.command(cls=Command, record=SimulateOptions)
 def simulate(args: SimulateOptions) -> None:
     """Predict throughput and latency of a server under load.
 

@@ -9,7 +9,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import json_option, load_profile, output_option, plot_option, profile_option
 from treeopt.cli.options.plan import PlanOptions, category_option, new_tokens_option
-from treeopt.cli.options.record import Heading, group, option, options
+from treeopt.cli.options.record import Heading, group, option
 from treeopt.cli.options.values import OneOf
 from treeopt.cli.outputs import OutputFile, is_stdout
 from treeopt.cli.plan_profile import plan_categories, plan_profile, select_sequences
@@ -53,8 +53,7 @@ class SolveOptions:
     as_json: bool = json_option()
 
 
-@click.command(cls=Command)
-@options(SolveOptions)
+@click.command(cls=Command, record=SolveOptions)
 def solve(args: SolveOptions) -> None:
     """Find the fastest tree and rule for a profile.
 

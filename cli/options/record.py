@@ -6,15 +6,13 @@
         rows: int = option("--rows", default=64, help="Maximum number of lines.")
         written: Path = Heading.OUTPUT.option("--output", type=OutputFile(stream=True))
 
-    @click.command()
-    @options(ShowOptions)
+    @click.command(cls=Command, record=ShowOptions)
     def show(args: ShowOptions) -> None: ...
 
 A field may also hold another such record (`group`). `--help` lists options under headings, in the order of the fields.
 """
 
-import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -41,7 +39,7 @@ class Heading(StrEnum):
 
     def option(self, *flags: str, **attributes: Any) -> Any:
         """Return a dataclass field as the function `option` does, whose option `--help` lists under this heading."""
-        return _field(click.option, flags, {"show_default": True} | attributes, heading=self)
+        return _option_field(flags, attributes, self)
 
 
 class HeadedOption(click.Option):
@@ -59,12 +57,12 @@ def option(*flags: str, **attributes: Any) -> Any:
         flags: such as `--rows`; click names the parameter after the field.
         attributes: further arguments of `click.option`; `show_default` is True by default.
     """
-    return _field(click.option, flags, {"show_default": True} | attributes)
+    return _option_field(flags, attributes)
 
 
 def argument(**attributes: Any) -> Any:
     """Return a dataclass field that a positional argument fills; `attributes` are those of `click.argument`."""
-    return _field(click.argument, (), attributes)
+    return field(metadata={"attributes": attributes})
 
 
 def group(record: type, heading: Heading | None = None) -> Any:
@@ -106,21 +104,6 @@ def _options_of_command() -> dict[str, click.Option]:
     return {str(param.name): param for param in params if isinstance(param, click.Option)}
 
 
-def options(record: type) -> Callable[[Function], Function]:
-    """Return a decorator that adds the options of a record; the command receives the record as the argument `args`."""
-
-    def decorate(function: Function) -> Function:
-        @functools.wraps(function)
-        def command(*args: Any, **values: Any) -> Any:
-            return function(*args, args=_build_record(record, values), **values)
-
-        for add_parameter in reversed(list(_decorators(record))):
-            add_parameter(command)
-        return command  # type: ignore[return-value]
-
-    return decorate
-
-
 def print_option(flag: str, describe: Callable[[], str], help_text: str) -> Callable[[Function], Function]:
     """Return a decorator that adds an option that prints a text and exits; the text is made only then."""
 
@@ -133,29 +116,26 @@ def print_option(flag: str, describe: Callable[[], str], help_text: str) -> Call
     return click.option(flag, is_flag=True, is_eager=True, expose_value=False, callback=print_text, help=help_text)
 
 
-def _field(
-    decorator: Callable[..., Any], flags: Sequence[str], attributes: dict[str, Any], heading: Heading | None = None
-) -> Any:
-    return field(metadata={"decorator": decorator, "flags": flags, "attributes": attributes, "heading": heading})
-
-
-def _decorators(record: type, outer: Heading = Heading.MAIN) -> Iterator[Callable[[Any], Any]]:
+def parameters(record: type, heading: Heading = Heading.MAIN) -> Iterator[click.Parameter]:
+    """Yield the parameters of a record, in the order of its fields; options without a heading get `heading`."""
     for item in fields(record):
-        heading = item.metadata.get("heading") or outer
+        own_heading = item.metadata.get("heading") or heading
         if "record" in item.metadata:
-            yield from _decorators(item.metadata["record"], heading)
-        elif "decorator" in item.metadata:
-            decorator = item.metadata["decorator"]
-            headed = {"cls": HeadedOption, "heading": heading} if decorator is click.option else {}
-            yield decorator(*item.metadata["flags"], item.name, **headed, **item.metadata["attributes"])
+            yield from parameters(item.metadata["record"], own_heading)
+        elif "flags" in item.metadata:
+            yield HeadedOption([*item.metadata["flags"], item.name], heading=own_heading, **item.metadata["attributes"])
+        else:
+            yield click.Argument([item.name], **item.metadata["attributes"])
 
 
-def _build_record(record: type, values: dict[str, Any]) -> Any:
-    """Return the record; its values are removed from those that click passes to the command."""
+def build_record(record: type, values: Mapping[str, Any]) -> Any:
+    """Return a record with the values of its parameters."""
     arguments = {}
     for item in fields(record):
-        if "record" in item.metadata:
-            arguments[item.name] = _build_record(item.metadata["record"], values)
-        elif "decorator" in item.metadata:
-            arguments[item.name] = values.pop(item.name)
+        inner = item.metadata.get("record")
+        arguments[item.name] = values[item.name] if inner is None else build_record(inner, values)
     return record(**arguments)
+
+
+def _option_field(flags: Sequence[str], attributes: dict[str, Any], heading: Heading | None = None) -> Any:
+    return field(metadata={"flags": flags, "attributes": {"show_default": True} | attributes, "heading": heading})

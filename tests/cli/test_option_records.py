@@ -6,8 +6,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.cli.invented import call
 from treeopt.cli.command import MIN_HEADED, Command
-from treeopt.cli.options.record import Heading, group, option, options
+from treeopt.cli.options.record import Heading, group, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ Many = make_dataclass(
     ids=["many", "few"],
 )
 def test_help_has_headings_if_options_are_many(record: type, expected: dict[str, list[str]]) -> None:
-    command = click.command(cls=Command)(options(record)(lambda args: args))
+    command = click.command(cls=Command, record=record)(lambda args: args)
     text = CliRunner().invoke(command, ["--help"]).output
     listed: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -48,3 +49,9 @@ def test_help_has_headings_if_options_are_many(record: type, expected: dict[str,
             listed[list(listed)[-1]].append(line.split()[0])
     assert listed == expected
     assert "How many.  [default: 3]" in text
+
+
+def test_usage_error_of_a_record_shows_the_usage_of_its_command() -> None:
+    stderr = call("bench", "methods", "--force").stderr  # refused by the record, after click has parsed the options
+    assert "bench methods [OPTIONS]" in stderr
+    assert "Error: --force: expected --profile" in stderr

@@ -18,10 +18,10 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.passes import feed_tokens, new_cache
 from treeopt import bundled
+from treeopt.cli.command import Command
 from treeopt.cli.main import main
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
-from treeopt.cli.options.record import options
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder
 from treeopt.runtime.models import load, pair
@@ -446,7 +446,7 @@ class TestCommands:
 
     def test_memory_limits_are_parsed(self):
         parsed = []
-        command = click.command()(options(PairOptions)(lambda args: parsed.append(args)))
+        command = click.command(cls=Command, record=PairOptions)(lambda args: parsed.append(args))
         for arguments in ([], ["--max-memory", "cpu=4GB,0=20GiB"]):
             result = CliRunner().invoke(command, arguments)
             assert result.exit_code == 0, result.output
