@@ -82,7 +82,6 @@ class ExportOptions:
         "--to",
         type=OneOf("name", lambda: (*FORMATS_BY_NAME, *ENGINES_BY_NAME, speculation_profile.NAME)),
         required=True,
-        metavar="NAME",
         help="Format or engine; --list shows all of them.",
     )
     written: Path = output_option(
@@ -105,10 +104,7 @@ class ExportOptions:
         help="Draft model that the engine loads; by default the profiled one.",
     )
     method: str | None = Heading.FORMAT.option(
-        "--method",
-        type=NAME,
-        metavar="NAME",
-        help="The engine's name of the speculation method; by default a separate draft model.",
+        "--method", type=NAME, help="The engine's name of the speculation method; by default a separate draft model."
     )
     engine_version: str | None = Heading.FORMAT.option(
         "--engine-version",
@@ -117,7 +113,7 @@ class ExportOptions:
         help="Version of the engine that reads the file; by default the newest known.",
     )
     list_name: str | None = Heading.FORMAT.option(
-        "--list-name", type=NAME, metavar="NAME", help="Name of the list in a Python module; by default treeopt_N."
+        "--list-name", type=NAME, help="Name of the list in a Python module; by default treeopt_N."
     )
     heads: int | None = Heading.FORMAT.option(
         "--heads", type=COUNT, help="Number of the model's Medusa heads, which limits the depth."

@@ -37,9 +37,7 @@ class SolveOptions:
     profile_path: Path = profile_option()
     plan: PlanOptions = group(PlanOptions)
     drafter: str | None = option(
-        "--drafter",
-        type=OneOf("name", lambda: DRAFTERS),
-        help="Drafter to plan for; by default the fastest measured.",
+        "--drafter", type=OneOf("name", lambda: DRAFTERS), help="Drafter to plan for; by default the fastest measured."
     )
     new_tokens: int | None = new_tokens_option()
     category: str | None = category_option()

@@ -76,7 +76,7 @@ def is_profile(path: Path) -> bool:
 class TreeChoiceOptions:
     """Which tree of a file to use."""
 
-    name: str | None = option("--name", type=NAME, metavar="NAME", help="Name of a tree, if FILE has several.")
+    name: str | None = option("--name", type=NAME, help="Name of a tree, if FILE has several.")
     max_nodes: int | None = option(
         "--budget", type=COUNT, help="Maximum number of nodes, if FILE has trees of all sizes; by default all."
     )

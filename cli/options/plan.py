@@ -21,7 +21,7 @@ def temperature_option(default: str = "the first in the profile") -> Any:
 
 def category_option() -> Any:
     return Heading.PLANNED.option(
-        "--category", type=NAME, metavar="NAME", help="Use only one category of the profile's prompts; by default all."
+        "--category", type=NAME, help="Use only one category of the profile's prompts; by default all."
     )
 
 

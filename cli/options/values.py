@@ -44,6 +44,8 @@ class Text(click.ParamType[str]):
 class Name(Text):
     """UTF-8 text that is not empty."""
 
+    name = "name"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = super().convert(value, param, ctx)
         if not text.strip():
