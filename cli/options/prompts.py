@@ -15,10 +15,10 @@ from treeopt.cli.options.values import whole
 from treeopt.errors import TreeoptError
 from treeopt.report.text import counted
 from treeopt.texts.prompts import DEFAULT_PROMPTS, PromptSample, sample_prompts
-from treeopt.texts.tokenizer import UNFINISHED, Tokenizer
 
 if TYPE_CHECKING:
     from treeopt.runtime.models.pair import ModelPair
+    from treeopt.texts.tokenizer import Tokenizer
 
 MAX_PROMPT_TOKENS = 512
 """Longer prompts are cut."""
@@ -65,6 +65,8 @@ class PromptOptions:
 
     def load_with_categories(self, models: "ModelPair") -> tuple[list[list[int]], tuple[str, ...]]:
         """Return the token ids and the category (`""` for none) of each prompt; prints as `load` does."""
+        from treeopt.texts.tokenizer import UNFINISHED
+
         tokenizer, chat = models.tokenizer, use_chat_template(models.tokenizer, self.chat)
         cut, prompts = 0, []
         sample = select_prompts(self.prompts, self.max_prompts, bundled_pair=models.bundled)
@@ -106,14 +108,14 @@ def _describe_categories(sample: PromptSample) -> str:
     return f": {', '.join([*counts[:MAX_CATEGORIES], *more])}"
 
 
-def use_chat_template(tokenizer: Tokenizer, chat: bool | None) -> bool:
+def use_chat_template(tokenizer: "Tokenizer", chat: bool | None) -> bool:
     """Return whether to apply the chat template; print on standard error if no option decides it."""
     if chat is None and tokenizer.has_chat_template:
         click.echo("Using the model's chat template; --no-chat uses prompts as they are.", err=True)
     return tokenizer.has_chat_template if chat is None else chat
 
 
-def tokenize_prompt(tokenizer: Tokenizer, text: str, *, chat: bool) -> list[int]:
+def tokenize_prompt(tokenizer: "Tokenizer", text: str, *, chat: bool) -> list[int]:
     """Return the token ids of a prompt as it is, or as a user message in the model's chat template."""
     return tokenizer.chat(text) if chat else tokenizer.encode(text)
 
@@ -125,6 +127,8 @@ def apply_chat_template(texts: Sequence[str], folder: str | None) -> list[str]:
     """
     if folder is None:
         return list(texts)
+    from treeopt.texts.tokenizer import Tokenizer
+
     tokenizer = Tokenizer(folder)
     if not tokenizer.has_chat_template:
         raise TreeoptError(f"{folder}: no chat template. Name a chat model's folder, or leave --chat-template out.")

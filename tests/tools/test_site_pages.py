@@ -1,5 +1,9 @@
 """The pages of the site and their links."""
 
+import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,24 @@ def test_the_commands_page_lists_commands_and_options() -> None:
     assert {"## treeopt", "## treeopt profile", "## treeopt bench tree"} <= set(page.splitlines())
     _, _, solve = page.partition("## treeopt solve\n")
     assert "--budget" in solve.partition("\n## ")[0]
+
+
+@pytest.mark.process
+def test_the_commands_page_needs_only_the_packages_of_the_site() -> None:
+    installed = (ROOT / "tools/docs_requirements.txt").read_text("utf-8").lower()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    required = [
+        re.split(r"\W*[<>=~]", name)[0] for name in (*project["dependencies"], *project["optional-dependencies"]["hf"])
+    ]
+    missing = [name.replace("-", "_") for name in required if f"\n{name.lower()}==" not in installed]
+    assert {"torch", "tokenizers", "safetensors"} <= set(missing)
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({missing})); sys.path.insert(0, 'tools')\n"
+        "import site_pages; print(site_pages.commands_page())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "## treeopt bench tree" in done.stdout
 
 
 @pytest.mark.parametrize(

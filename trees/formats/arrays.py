@@ -10,8 +10,6 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from treeopt.arrays import Array
 from treeopt.errors import FormatError
@@ -31,7 +29,6 @@ MAX_BYTES = 2 * MASK_NODES**2
 METADATA = {"format": "treeopt-tree-arrays", "version": "1"}
 """Metadata of the safetensors file."""
 _ADVICE = {"format": "is it a model?", "version": "update treeopt to read it."}
-_UNREADABLE = (safetensors.SafetensorError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
 _OTHER_FORMATS = {
     "treeopt-solution": "a solution. Take a tree out of it with: treeopt show FILE --budget N -o tree.json",
     "treeopt-draft-record": "a draft record, which contains no tree. Give a tree instead.",
@@ -82,17 +79,23 @@ def read_npz(path: Path, data: bytes) -> TokenTree:
 
 def write_safetensors(tree: TokenTree) -> bytes:
     """Return the file; raises InfeasibleError for more than 4096 nodes."""
+    import safetensors.numpy
+
     return _sort_header(safetensors.numpy.save(arrays_from_tree(tree), METADATA))
 
 
 def read_safetensors(path: Path, data: bytes) -> TokenTree:
     """Return the tree of a file's bytes; raises FormatError naming the file, the array and the reason."""
+    import safetensors
+    import safetensors.numpy
+
     if len(data) > MAX_BYTES:
         raise FormatError(path, "content", f"expected at most {MAX_BYTES} bytes. Got {len(data)}: is it a model?")
+    unreadable = (safetensors.SafetensorError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
     try:
         arrays = Arrays(path, safetensors.numpy.load(data))
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or METADATA
-    except _UNREADABLE as error:
+    except unreadable as error:
         reason = f"expected a safetensors file ({abbreviate(str(error))}). Is it complete?"
         raise FormatError(path, "content", reason) from None
     for key, expected in METADATA.items():
