@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import describe_environment, floats, progress, script_parser
+from common import describe_environment, floats, pair_drafters, planned_decoder, progress, script_parser
 from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parents[1]
@@ -195,38 +195,6 @@ def copy_rate(device: str) -> float:
     return 2 * COPY_BYTES / min(seconds)
 
 
-def planned_decoder(
-    models: Any,
-    tree: Any,
-    drafter: Any = None,
-    *,
-    rule: str | None = None,
-    sequence_tokens: int | None = None,
-) -> Callable[[float], Any]:
-    """Return a function that builds the decoder of a tree file, the same for every checkout, for a temperature.
-
-    Args:
-        models: the pair that decodes.
-        tree: None for a drafter that builds its own.
-        drafter: setting of the drafter, None for the draft model.
-        rule: by default `sequoia` for the draft model and `target` for other drafters, which do not sample.
-        sequence_tokens: of the longest sequence, prompt included; by default the target's maximum.
-    """
-    from treeopt.methods.build import build_decoder
-    from treeopt.profiler.decoding import Decoding
-    from treeopt.records.sampling import Sampling
-    from treeopt.trees import TreeFile, chain
-
-    planned = TreeFile(tree=chain(drafter.longest_draft) if tree is None else tree, drafter=drafter)
-    used_rule = rule or ("sequoia" if drafter is None else "target")
-
-    def with_temperature(temperature: float) -> Any:
-        decoding = Decoding(rule=used_rule, sampling=Sampling(temperature=temperature))
-        return build_decoder(models, planned, decoding, sequence_tokens=sequence_tokens)
-
-    return with_temperature
-
-
 def random_methods(args: argparse.Namespace) -> tuple[Builders, int]:
     """Return functions that build each method for random models, and the bytes of the target's weights."""
     import torch
@@ -235,7 +203,7 @@ def random_methods(args: argparse.Namespace) -> tuple[Builders, int]:
     from gallery_shapes import SHAPES, random_model
 
     from treeopt.runtime.models.pair import ModelPair, describe_pair
-    from treeopt.trees import chain, level_widths
+    from treeopt.trees import TreeFile, chain, level_widths
     from treeopt.trees.drafter_setting import drafter_setting
 
     options = {"dtype": getattr(torch, args.dtype), "device": torch.device(args.device)}
@@ -247,11 +215,12 @@ def random_methods(args: argparse.Namespace) -> tuple[Builders, int]:
     prompts = torch.randint(vocabulary, (args.batch_size, RANDOM_PROMPT_TOKENS), generator=generator).tolist()
     tree, length = level_widths([8, 16, 16, 12, 8, 4]), 2 * RANDOM_PROMPT_TOKENS
     dynamic = drafter_setting("eagle2", top_k=8, depth=6, nodes=60)
-    decoders = {
-        "plain": planned_decoder(models, chain(0), sequence_tokens=length),
-        f"tree of {tree.nodes}": planned_decoder(models, tree, sequence_tokens=length),
-        "eagle2 tree of 60": planned_decoder(models, None, dynamic, sequence_tokens=length),
+    drafters = {
+        "plain": TreeFile(tree=chain(0)),
+        f"tree of {tree.nodes}": TreeFile(tree=tree),
+        "eagle2 tree of 60": TreeFile(tree=chain(dynamic.longest_draft), drafter=dynamic),
     }
+    decoders = {name: planned_decoder(models, planned, sequence_tokens=length) for name, planned in drafters.items()}
     return build_methods(decoders, prompts, args.batch_size, decoders), target.parameters * target.dtype.itemsize
 
 
@@ -259,27 +228,17 @@ def pair_methods(args: argparse.Namespace) -> tuple[Builders, int]:
     """Return functions that build each method for a trained pair, and the bytes of the target's weights."""
     from treeopt.runtime.models.pair import load_pair
     from treeopt.texts.prompts import bench_prompts, load_prompts
-    from treeopt.trees import chain, level_widths
-    from treeopt.trees.drafter_setting import drafter_setting
 
     threads = 1 if args.device == "cpu" else None
     models = load_pair(args.target, args.draft, device=args.device, dtype=args.dtype, threads=threads)
-    tree, rules = level_widths([2, 2, 2, 1]), ("sequoia", "specinfer", "target", "traversal")
-    eagle = drafter_setting("eagle", source=None if args.eagle is None else str(args.eagle))
-    dynamic = drafter_setting("eagle2", top_k=2, depth=5, nodes=9)
-    lookup = drafter_setting("prompt-lookup", ngram=4, length=8)
-    lookahead = drafter_setting("lookahead", window=4, ngram=4, candidates=4)
-    decoders = {
-        "plain": planned_decoder(models, chain(0)),
-        "chain of 6": planned_decoder(models, chain(6)),
-        **{f"tree, {rule}": planned_decoder(models, tree, rule=rule) for rule in rules},
-        "eagle": planned_decoder(models, tree, eagle),
-        "eagle2": planned_decoder(models, None, dynamic),
-        "prompt lookup": planned_decoder(models, None, lookup),
-        "lookahead": planned_decoder(models, None, lookahead),
-    }
-    if models.bundled:
-        decoders["medusa"] = planned_decoder(models, tree, drafter_setting("medusa"))
+    heads = {} if args.eagle is None else {"eagle": args.eagle}
+    decoders: dict[str, Callable[[float], Any]] = {}
+    for name, planned in pair_drafters(models, heads).items():
+        if name == "tree":  # once for each rule
+            rules = "sequoia", "specinfer", "target", "traversal"
+            decoders |= {f"tree, {rule}": planned_decoder(models, planned, rule=rule) for rule in rules}
+        else:
+            decoders[name] = planned_decoder(models, planned)
     prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
     methods = build_methods(decoders, prompts, args.batch_size, ("plain", "chain of 6", "tree, sequoia", "eagle"))
     return methods, models.target.parameters * models.target.dtype.itemsize
