@@ -45,7 +45,7 @@ def test_layers_apply_to_eagle_heads_only(folder: Path, monkeypatch: pytest.Monk
             return loaded
         raise TreeoptError("enough")
 
-    monkeypatch.setattr("treeopt.runtime.drafters.registry.load_drafter", load)
+    monkeypatch.setattr("treeopt.cli.profile_run.load_drafter", load)
     names = ("medusa", "eagle=heads", "p-eagle=heads", "eagle2=heads", "lookahead")
     options = [word for name in names for word in ("--drafter", name)]
     assert call("profile", *LITTLE, *options, "--eagle-layers", "9,2,6").exit_code == 1
@@ -62,7 +62,7 @@ def test_cuda_graphs_apply_to_drafters(monkeypatch: pytest.MonkeyPatch):
         received.append(cuda_graphs)
         raise TreeoptError("enough")
 
-    monkeypatch.setattr("treeopt.runtime.drafters.registry.load_drafter", load)
+    monkeypatch.setattr("treeopt.cli.profile_run.load_drafter", load)
     for option in ((), ("--cuda-graphs",), ("--no-cuda-graphs",)):
         assert call("profile", *LITTLE, "--drafter", "lookahead", *option).exit_code == 1
     assert received == [None, True, False]

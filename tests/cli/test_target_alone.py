@@ -132,7 +132,7 @@ def test_default_drafters_are_those_that_need_no_model(monkeypatch: pytest.Monke
         loaded.with_block_of = lambda _: loaded
         return loaded
 
-    monkeypatch.setattr("treeopt.runtime.drafters.registry.load_drafter", load)
+    monkeypatch.setattr("treeopt.cli.profile_run.load_drafter", load)
     call("profile", "--target", bundled.TARGET, *LITTLE)
     assert names == ["prompt-lookup", "lookahead"]
 
