@@ -14,7 +14,7 @@ prefill. Columns are means over all steps of a round, because means add up; the 
 """
 
 import argparse
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class PassClock:
     def __init__(self, target: object) -> None:
         self._target = target
         self._in_pass = False
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -128,7 +128,8 @@ class PassClock:
 
 def time_steps(decoder: Decoder, prompts: Prompts, batch_size: int, new_tokens: int) -> StepTimes:
     """Decode prompts in batches, and return the mean times of steps with a full batch."""
-    clock, seconds, steps = PassClock(decoder.target), Counter[str](), 0
+    clock, steps = PassClock(decoder.target), 0
+    seconds: defaultdict[str, float] = defaultdict(float)
     with clock.installed():
         for first in range(0, len(prompts), batch_size):
             requests = [
@@ -142,7 +143,8 @@ def time_steps(decoder: Decoder, prompts: Prompts, batch_size: int, new_tokens: 
                 start_s = perf_counter()
                 step = list(islice(outputs, batch_size))  # a step yields one output per sequence
                 seconds[STEP] += perf_counter() - start_s
-                seconds.update(clock.seconds)
+                for part, part_s in clock.seconds.items():
+                    seconds[part] += part_s
                 steps += 1
     return StepTimes(*(1e3 * seconds[part] / steps for part in (STEP, TARGET, DRAFTER, DRAFTING)))
 
