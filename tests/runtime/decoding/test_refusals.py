@@ -52,6 +52,20 @@ class TestSequences:
         with pytest.raises(InvalidValueError, match=reason):
             decoder.generate(prompt, count)
 
+    @pytest.mark.parametrize(
+        ("prompt", "reason"),
+        [
+            ([], r"token_ids: expected at least one token. Got an empty prompt"),
+            ([1, 23], r"token_ids: expected tokens from 0 to 22, which .* has. Got 23"),
+            ([1] * 129, r"token_ids: expected at most 128 tokens, because .* Got 129: give a shorter prompt"),
+        ],
+    )
+    @pytest.mark.parametrize("begin", [Decoder.start, lambda decoder, prompt: decoder.decode_steps(prompt, 5)])
+    def test_step_by_step_an_invalid_sequence_is_refused(self, target, draft, begin, prompt, reason):
+        decoder = Decoder(Untouchable(target), Untouchable(draft), chain(2))
+        with pytest.raises(InvalidValueError, match=reason):
+            begin(decoder, prompt)
+
     def test_a_refusal_leaves_the_current_sequence_and_its_generator_alone(self, target, draft):
         decoder, other = (Decoder(target, draft, chain(2), seed=4) for _ in range(2))
         tokens, expected = decoder.generate(PROMPT, 20), list(other.generate(PROMPT, 20))

@@ -207,7 +207,7 @@ class Decoder:
         """Return an iterator over the new tokens of each step; arguments as for `generate`."""
         self._setup.check_request(token_ids, max_new_tokens)
         criteria = self._stopping_criteria(GenerationRequest(token_ids, max_new_tokens, stop))
-        self.start(token_ids, seed=seed)
+        self._begin(token_ids, seed)
         return (step.tokens[:count] for step, count in self._run_steps(self.step, criteria, self._sequence))
 
     def decode_steps(
@@ -222,6 +222,8 @@ class Decoder:
 
         There are fewer tokens if the longest sequence has no room for them.  `step` decodes one step, by default
         `Decoder.step`; `seed` is that of `generate`.
+
+        Raises InvalidValueError as `start` does.
         """
         self.start(token_ids, seed=seed)
         new_tokens = min(min_new_tokens, self.max_sequence_tokens - len(token_ids))
@@ -300,7 +302,16 @@ class Decoder:
         return decode_batch(self._stepper, source, batch_size, before_step=before_step)
 
     def start(self, token_ids: Sequence[int], *, seed: int | None = None) -> None:
-        """Begin a sequence: prefill all of it but the last token, which becomes the root."""
+        """Begin a sequence: prefill all of it but the last token, which becomes the root.
+
+        Raises InvalidValueError, before anything runs, for an empty sequence, a token outside the vocabulary, or more
+        tokens than the decoder takes.
+        """
+        self._setup.check_request(token_ids, 0)
+        self._begin(token_ids, seed)
+
+    def _begin(self, token_ids: Sequence[int], seed: int | None) -> None:
+        """Begin a checked sequence."""
         self._stepper.end(self._sequence)
         self._reserve(1)
         self._sequence, seed = self._number_sequence(seed)
