@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from treeopt.errors import FormatError, TreeoptError
+from treeopt.errors import FormatError, TreeoptError, TreeoptWarning
 from treeopt.runtime import load_model
 from treeopt.runtime.models.config import parse_config, why_not_built_in
 from treeopt.runtime.models.folder import ModelFolder
@@ -254,6 +254,16 @@ class TestOneFile:
     def test_wrong_shape_or_dtype_is_refused(self, folder, name, tensor, reason):
         change_tensors(folder, {name: tensor})
         assert_refused(folder, folder / "model.safetensors", name, reason)
+
+    def test_layers_beyond_the_configuration_give_a_warning(self, folder, content):
+        layers = {f"model.layers.{layer}.input_layernorm.weight": torch.ones(32) for layer in (2, 11)}
+        change_tensors(folder, layers | {"model.layers.1.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+        with pytest.warns(
+            TreeoptWarning, match=r"layers 2 to 11 of the weights are ignored.*num_hidden_layers .* is 2"
+        ):
+            assert load_model(folder).config.layers == 2
+        (folder / "config.json").write_text(json.dumps(content | {"num_nextn_predict_layers": 10}), "utf-8")
+        load_model(folder)  # multi-token prediction: no warning, which would be an error here
 
     @pytest.mark.parametrize("length", [0, 4, 100, -1000, -1])
     def test_truncated_file_is_refused(self, folder, length):

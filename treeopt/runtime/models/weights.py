@@ -1,11 +1,14 @@
 """The weights of the built-in transformer under Hugging Face's names: reading them from a folder, and naming them."""
 
+import re
+import warnings
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from treeopt.errors import TreeoptWarning
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.folder import ModelFolder
 from treeopt.runtime.models.linear import Linear
@@ -15,6 +18,9 @@ from treeopt.runtime.models.transformer import Layer, Transformer, Weights
 
 ROTATED = ("self_attn.q_", "self_attn.k_")
 """Prefixes of the tensors whose rows are reordered for rotary positions."""
+LAYER = re.compile(r"model\.layers\.(\d+)\.")
+MTP_LAYERS = "num_nextn_predict_layers"
+"""Layers of multi-token prediction in a configuration, whose weights follow those of the model's own layers."""
 
 
 def load_model(
@@ -22,11 +28,24 @@ def load_model(
 ) -> Transformer:
     """Load the model of a folder, its weights cast to `dtype` on `device`.
 
+    Warns of weights of more layers than the configuration has.
+
     Raises TreeoptError if a file is missing, FormatError naming a tensor that is missing or has another shape.
     """
     source = ModelFolder.of(folder)
     tensors = TensorReader.open_files(source.path, source.weight_files, device=torch.device(device), dtype=dtype)
-    return build_model(source.config, tensors, name=source.name)
+    model = build_model(source.config, tensors, name=source.name)
+    ignored = [int(match[1]) for name in tensors.unread if (match := LAYER.match(name))]
+    last, layers = max(ignored, default=0), source.config.layers
+    if last >= layers and not source.content.get(MTP_LAYERS):
+        warnings.warn(
+            TreeoptWarning(
+                f"{source.path}: layers {layers} to {last} of the weights are ignored, because num_hidden_layers in "
+                f"config.json is {layers}. Take the config.json that belongs to the weights, unless you cut the model."
+            ),
+            stacklevel=2,
+        )
+    return model
 
 
 class Tensors(Protocol):
