@@ -15,6 +15,7 @@ from common import default_prompts, describe_environment, floats, progress, scri
 from tqdm import tqdm
 
 from treeopt.arrays import Float64
+from treeopt.errors import TreeoptError
 from treeopt.planner.smoothing import smooth
 from treeopt.profiler import Checkpoint, Settings
 from treeopt.profiler.acceptance.contexts import WholePrompts
@@ -101,12 +102,13 @@ def gain(reach: Float64) -> tuple[float, float]:
     return percent(prompts), float(error)
 
 
-def compare_rules(pair: ModelPair, acceptance: MeasuredAcceptance, prefixes: list[list[list[int]]]) -> None:
-    """Print a line for each size of tree."""
+def compare_rules(
+    pair: ModelPair, trees: Sequence[TokenTree], prefixes: list[list[list[int]]], sampling: Sampling
+) -> None:
+    """Print a line for each tree of `SIZES`."""
     print(f"{'nodes':>6}{'depth':>6}{'sequoia':>10}{'traversal':>11}{'gain, %':>16}")
-    for nodes, depth in progress(SIZES, "sizes"):
-        tree = solve(acceptance.table, nodes, depth).tree(nodes, depth)
-        reach = measure_reach(pair, tree, prefixes, acceptance.sampling)
+    for (nodes, depth), tree in progress(list(zip(SIZES, trees, strict=True)), "sizes"):
+        reach = measure_reach(pair, tree, prefixes, sampling)
         sequoia, traversal = tokens_per_step(reach)
         value, error = gain(reach)
         tqdm.write(f"{nodes:>6}{depth:>6}{sequoia:>10.3f}{traversal:>11.3f}{f'{value:+.1f} +- {error:.1f}':>16}")
@@ -126,12 +128,18 @@ def main() -> None:
     prompts = (held_out * -(-args.sequences // len(held_out)))[: args.sequences]
     for temperature in args.temperatures:
         settings = Settings(samplings=(Sampling(temperature),), positions=args.positions)
-        acceptance = measure_acceptance(models, profiled, settings)
+        try:
+            table = measure_acceptance(models, profiled, settings).table
+            trees = [solve(table, nodes, depth).tree(nodes, depth) for nodes, depth in SIZES]
+        except TreeoptError as error:
+            raise SystemExit(
+                f"--positions: expected more than {args.positions}, too few for the trees ({error})"
+            ) from None
         prefixes = plain_prefixes(models, prompts, args.max_new_tokens, temperature)
         print(
             f"\ntemperature {temperature:g}: tokens per step at {sum(map(len, prefixes))} roots in {len(prefixes)} sequences"
         )
-        compare_rules(models, acceptance, prefixes)
+        compare_rules(models, trees, prefixes, Sampling(temperature))
 
 
 if __name__ == "__main__":
