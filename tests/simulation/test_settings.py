@@ -51,6 +51,10 @@ class TestLoads:
             Load(**{"rate_per_s": 1.0, "prompt_tokens": (8, 8), "new_tokens": (8, 8)} | wrong)
         assert error.value.field == name
 
+    def test_a_million_requests_within_a_millisecond_are_refused(self) -> None:
+        with pytest.raises(InvalidValueError, match=r"at most 100000 requests in all\. Got 1e\+09 .* a lower rate"):
+            Load(rate_per_s=999_999_999.0, prompt_tokens=(8, 8), new_tokens=(8, 8), duration_s=0.001)
+
 
 class TestSettings:
     def test_the_schedule_drafts_less_in_larger_batches(self) -> None:

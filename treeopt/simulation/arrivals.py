@@ -11,7 +11,8 @@ import numpy as np
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 
-MAX_REQUESTS = 1_000_000
+MAX_REQUESTS = 100_000
+"""Of one run; more take minutes for each setting."""
 MAX_NEW_TOKENS = 1_000_000
 """Longest output; no model has a longer context by far, and each step of it is simulated."""
 
@@ -28,7 +29,7 @@ class Request(NamedTuple):
 class Load(ShortRepr):
     """The rate and the lengths of requests.
 
-    Raises InvalidValueError for a rate or duration that is not positive, lengths below 1, more than a million requests, and
+    Raises InvalidValueError for a rate or duration that is not positive, lengths below 1, more than 100,000 requests, and
     outputs of more than a million tokens.
     """
 
@@ -64,7 +65,7 @@ class Load(ShortRepr):
         if self.rate_per_s * self.duration_s > MAX_REQUESTS:
             raise InvalidValueError(
                 f"rate_per_s: expected at most {MAX_REQUESTS} requests in all. Got {self.rate_per_s:g} per second for "
-                f"{self.duration_s:g} s: choose a shorter duration.",
+                f"{self.duration_s:g} s: choose a lower rate or a shorter duration.",
                 field="rate_per_s",
             )
 
