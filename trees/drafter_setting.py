@@ -45,21 +45,13 @@ MAX_VALUE = 65_536
 """Largest parameter in a file, as for the nodes of a tree file."""
 
 
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class SettingValue(ShortRepr):
-    """A parameter and its value."""
-
-    name: str
-    value: int
+SettingValues = tuple[tuple[str, int], ...]
+"""Parameters and their values, sorted by name."""
 
 
-def _read_values(fields: Fields, name: str) -> tuple[SettingValue, ...]:
+def _read_values(fields: Fields, name: str) -> SettingValues:
     values = fields.mapping(name)
-    return tuple(SettingValue(name=parameter, value=values.integer(parameter)) for parameter in values.names())
-
-
-def _write_values(values: tuple[SettingValue, ...]) -> dict[str, int]:
-    return {parameter.name: parameter.value for parameter in values}
+    return tuple((parameter, values.integer(parameter)) for parameter in values.names())
 
 
 def _read_layers(fields: Fields, name: str) -> tuple[int, ...]:
@@ -69,7 +61,7 @@ def _read_layers(fields: Fields, name: str) -> tuple[int, ...]:
     return tuple(layers)
 
 
-VALUES = in_file(read=_read_values, write=_write_values)
+VALUES = in_file(read=_read_values, write=dict)
 LAYERS = in_file(read=_read_layers)
 
 
@@ -89,13 +81,13 @@ class DrafterSetting(ShortRepr):
     """Hidden-state layer ids of an EAGLE head, in the order of training; empty for those of its configuration."""
     block_draft_tokens: int | None = field(default=None, metadata=in_file(least=1))
     """Draft tokens of each block of a DFlash or DSpark head; None if unknown."""
-    values: tuple[SettingValue, ...] = field(default=(), metadata=VALUES)
+    values: SettingValues = field(default=(), metadata=VALUES)
     """Parameters such as `length` and `ngram`, from 1 to `MAX_VALUE`; empty for static trees."""
 
     def __post_init__(self) -> None:
         if self.name not in DRAFTERS:
             raise InvalidValueError(f"expected a drafter: {', '.join(DRAFTERS)}. Got {self.name!r:.40}.", field="name")
-        names = [parameter.name for parameter in self.values]
+        names = [name for name, _ in self.values]
         if names != sorted(set(names)):
             raise InvalidValueError(
                 f"expected settings once each, in the order of their names. Got {names}.", field="values"
@@ -103,10 +95,10 @@ class DrafterSetting(ShortRepr):
 
     def value(self, name: str) -> int:
         """Return the value of a parameter; raises InvalidValueError if it is missing."""
-        for parameter in self.values:
-            if parameter.name == name:
-                return parameter.value
-        raise InvalidValueError(f"drafter: expected the setting {name} of {self.name}. Got none: plan again.")
+        values = dict(self.values)
+        if name not in values:
+            raise InvalidValueError(f"drafter: expected the setting {name} of {self.name}. Got none: plan again.")
+        return values[name]
 
     @property
     def parameters(self) -> DrafterParameters:
@@ -154,7 +146,7 @@ class DrafterSetting(ShortRepr):
     @property
     def parameters_text(self) -> str:
         """Such as `length 8, ngram 4`."""
-        return ", ".join(f"{parameter.name} {parameter.value}" for parameter in self.values)
+        return ", ".join(f"{name} {value}" for name, value in self.values)
 
 
 def parameter_names(drafter: str) -> tuple[str, ...]:
@@ -177,8 +169,7 @@ def drafter_setting(
     >>> drafter_setting("prompt-lookup", ngram=4, length=8).description
     'prompt-lookup: length 8, ngram 4'
     """
-    parameters = tuple(SettingValue(name=parameter, value=value) for parameter, value in sorted(values.items()))
-    return DrafterSetting(name=name, source=source, digest=digest, layers=layers, values=parameters)
+    return DrafterSetting(name=name, source=source, digest=digest, layers=layers, values=tuple(sorted(values.items())))
 
 
 def checked_setting(setting: DrafterSetting) -> DrafterSetting:
@@ -187,16 +178,14 @@ def checked_setting(setting: DrafterSetting) -> DrafterSetting:
     Raises InvalidValueError, with the field, for missing or unknown parameters, a folder of a drafter without heads,
     layers of a drafter without an EAGLE head, and a block size of one without a DFlash head.
     """
-    expected, names = parameter_names(setting.name), tuple(parameter.name for parameter in setting.values)
+    expected, names = parameter_names(setting.name), tuple(name for name, _ in setting.values)
     if names != expected:
         raise InvalidValueError(
             f"expected {_list_names(expected)} of {setting.name}. Got {_list_names(names)}: plan again.", field="values"
         )
-    for parameter in setting.values:
-        if not 1 <= parameter.value <= MAX_VALUE:
-            raise InvalidValueError(
-                f"expected {parameter.name} from 1 to {MAX_VALUE}. Got {parameter.value}.", field="values"
-            )
+    for name, value in setting.values:
+        if not 1 <= value <= MAX_VALUE:
+            raise InvalidValueError(f"expected {name} from 1 to {MAX_VALUE}. Got {value}.", field="values")
     for name in ("source", "digest"):
         if getattr(setting, name) is not None and setting.name not in HEAD_DRAFTERS:
             raise InvalidValueError(

@@ -21,7 +21,7 @@ from treeopt.trees.drafter_parameters import (
     DDTreeSetting,
     DynamicTree,
 )
-from treeopt.trees.drafter_setting import DrafterParameters, DrafterSetting, SettingValue, parameter_names
+from treeopt.trees.drafter_setting import DrafterParameters, DrafterSetting, parameter_names
 
 HEAD_TREES = tuple(
     DynamicTree(top_k=top_k, depth=depth, nodes=nodes)
@@ -66,7 +66,7 @@ def find_candidates(
     settings = [
         replace(
             drafter.setting,
-            values=tuple(SettingValue(name=name, value=getattr(parameters, name)) for name in names),
+            values=tuple((name, getattr(parameters, name)) for name in names),
         )
         for parameters in _find_parameters(drafter, make_model, make_record, max_tokens)
     ]

@@ -299,7 +299,7 @@ def test_passes_are_those_of_the_operating_point():
     request = PlanRequest(context_tokens=4096, max_nodes=8, raw=True)
     plan = requested_plan(profile, request)
     _, counted, static = options(profile, request, plan=plan)
-    length, ngram = (item.value for item in counted.drafter.values)
+    length, ngram = (value for _, value in counted.drafter.values)
     assert counted.step_s.value == pytest.approx(verify_s(length + 1, 4096, 1) + 1e-4 * ngram, rel=2e-3)
     assert counted.speedup.value == pytest.approx(
         counted.tokens_per_step.value / counted.step_s.value * plan.plain.step_s.value
@@ -470,7 +470,7 @@ def test_tokens_and_seconds_are_interpolated_between_contexts(context):
     assert static.speedup.value == pytest.approx(
         static.tokens_per_step.value / static.step_s.value * plan.plain.step_s.value
     )
-    length, ngram = (entry.value for entry in counted.drafter.values)
+    length, ngram = (value for _, value in counted.drafter.values)
     decodes = profile.drafters[1].decodes_at(0.0)
     (*result,) = (
         entry.decoded for item in decodes for entry in item.settings if entry.values == counted.drafter.values
@@ -488,7 +488,7 @@ def test_nearest_context_holds_outside():
         request = PlanRequest(context_tokens=context, max_nodes=8, raw=True)
         _, static, counted = options(profile, request)
         assert static.tokens_per_step.value == pytest.approx(expected_tokens(table, static.tree))
-        length, ngram = (item.value for item in counted.drafter.values)
+        length, ngram = (value for _, value in counted.drafter.values)
         assert counted.tokens_per_step.value == pytest.approx(1 + gain * 0.3 * ngram * (1 - 0.7**length), rel=0.02)
 
 

@@ -48,7 +48,7 @@ def speed(profile, option, context):
         tokens = between(context, [expected_tokens(table, option.tree) for table in TABLES])
         step_s = pass_s(option.tree.nodes) + between(context, SLOWDOWNS) * rest_s(option.tree)
     else:
-        length, ngram = (entry.value for entry in option.drafter.values)
+        length, ngram = (value for _, value in option.drafter.values)
         decoded = [
             entry.decoded.tokens_per_step
             for item in profile.drafters[1].decodes_at(0.0)

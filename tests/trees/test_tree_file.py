@@ -19,7 +19,6 @@ from treeopt.trees.drafter_setting import (
     HEAD_DRAFTERS,
     MAX_VALUE,
     DrafterSetting,
-    SettingValue,
     drafter_setting,
     parameter_names,
 )
@@ -148,9 +147,7 @@ class TestGoldenFiles:
 def drafters(draw: st.DrawFn) -> DrafterSetting:
     name = draw(st.sampled_from(DRAFTERS[1:]))
     text = TEXT if name in HEAD_DRAFTERS else st.none()
-    values = tuple(
-        SettingValue(name=parameter, value=draw(st.integers(1, 65_536))) for parameter in parameter_names(name)
-    )
+    values = tuple((parameter, draw(st.integers(1, 65_536))) for parameter in parameter_names(name))
     setting = DrafterSetting(name=name, source=draw(text), digest=draw(text), values=values)
     layers = st.lists(st.integers(0, MAX_VALUE), max_size=4, unique=True).map(tuple)
     return dataclasses.replace(setting, layers=draw(layers)) if setting.eagle_head else setting
@@ -395,7 +392,7 @@ class TestRecords:
         with pytest.raises(InvalidValueError, match=r"the numbers length, width of redrafter\. Got no numbers"):
             TreeFile(tree=TokenTree([-1]), drafter=DrafterSetting(name="redrafter"))
         with pytest.raises(InvalidValueError, match="once each, in the order"):
-            DrafterSetting(name="lookahead", values=(SettingValue(name="b", value=1), SettingValue(name="a", value=1)))
+            DrafterSetting(name="lookahead", values=(("b", 1), ("a", 1)))
         with pytest.raises(InvalidValueError, match=r"the setting width of lookahead\. Got none: plan again"):
             drafter_setting("lookahead", ngram=2).value("width")
 

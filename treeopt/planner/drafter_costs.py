@@ -38,9 +38,7 @@ from treeopt.records.profile import Profile
 from treeopt.records.rules import TARGET_RULE
 from treeopt.records.sampling import Sampling
 from treeopt.trees import chain
-from treeopt.trees.drafter_setting import SettingValue
-
-Values = tuple[SettingValue, ...]
+from treeopt.trees.drafter_setting import SettingValues
 
 
 def pass_costs(point: OperatingPoint, estimator: Estimator = OBSERVED) -> StepCosts:
@@ -149,7 +147,7 @@ class _SettingSteps(NamedTuple):
 
 
 def _setting_steps(
-    values: Sequence[Values],
+    values: Sequence[SettingValues],
     decodes: Sequence[tuple[float, MeasuredSettings]],
     point: OperatingPoint,
     decoded_at: Sequence[OperatingPoint],

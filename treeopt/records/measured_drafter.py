@@ -32,7 +32,7 @@ from treeopt.trees.drafter_setting import (
     STATIC_TREE_DRAFTERS,
     VALUES,
     DrafterSetting,
-    SettingValue,
+    SettingValues,
     checked_setting,
 )
 
@@ -202,7 +202,7 @@ class MeasuredSetting(ShortRepr):
     Raises InvalidValueError if a pass exceeds `max_tokens`.
     """
 
-    values: tuple[SettingValue, ...] = field(metadata=VALUES)
+    values: SettingValues = field(metadata=VALUES)
     max_tokens: int = field(metadata=in_file(least=2))
     """Size of the largest pass with this setting."""
     decoded: DecodedSequences
@@ -257,7 +257,7 @@ class MeasuredSettings(ShortRepr):
         check_categories(self.categories, plain.count)
 
     @property
-    def setting_values(self) -> frozenset[tuple[SettingValue, ...]]:
+    def setting_values(self) -> frozenset[SettingValues]:
         return frozenset(setting.values for setting in self.settings)
 
 
@@ -289,7 +289,7 @@ class MeasuredDrafter(ShortRepr):
     def label(self) -> str:
         return self.setting.label
 
-    def setting_with(self, values: tuple[SettingValue, ...]) -> DrafterSetting:
+    def setting_with(self, values: SettingValues) -> DrafterSetting:
         """Return the drafter's setting in plans and tree files; raises InvalidValueError for invalid values."""
         return checked_setting(replace(self.setting, values=values))
 

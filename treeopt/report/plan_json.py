@@ -55,7 +55,7 @@ def _setting(option: Option) -> dict[str, Any]:
     """Return the drafter and its setting; no parents if it builds its own trees."""
     return {
         "drafter": option.drafter.name,
-        "settings": {parameter.name: parameter.value for parameter in option.drafter.values},
+        "settings": dict(option.drafter.values),
         "rule": option.rule,
         "nodes": option.max_nodes,
         "parents": None if option.drafter.builds_own_trees else option.tree.parents.tolist(),

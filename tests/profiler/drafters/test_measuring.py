@@ -46,7 +46,7 @@ def test_every_drafter_is_measured_saved_planned_and_not_measured_again(
         for setting in decodes.settings:
             assert setting.max_tokens <= 8
             assert sum(setting.decoded.tokens) >= SETTINGS.positions
-            assert tuple(value.name for value in setting.values) == parameter_names(measured.name)
+            assert tuple(name for name, _ in setting.values) == parameter_names(measured.name)
     model, choice = drafter_choices(loaded_profile, PlanRequest())
     option = choice.option
     assert (model.option.drafter.name, option.drafter.name) == ("model", measured.name)
