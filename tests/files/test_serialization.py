@@ -21,24 +21,9 @@ class Point:
             raise InvalidValueError("expected another.")
 
 
+@dataclass(frozen=True)
 class Row:
-    """Has its own file form."""
-
-    def __init__(self, values: list[float]) -> None:
-        self.values = values
-
-    @classmethod
-    def from_fields(cls, fields: Fields) -> "Row":
-        return cls(fields.numbers("values"))
-
-    def to_fields(self) -> dict[str, list[float]]:
-        return {"values": self.values}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Row) and self.values == other.values
-
-    def __hash__(self) -> int:
-        return 0
+    values: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +48,13 @@ class NamedPoint:
     point: Point = field(metadata=in_file(inline=True))
 
 
-LEAST = Drawing(name="a", smooth=None, row=Row([1.0]), beside=Row([2.0]), sign=-1)
+LEAST = Drawing(name="a", smooth=None, row=Row((1.0,)), beside=Row((2.0,)), sign=-1)
 FULL = Drawing(
     name="a",
     best=Point(x=1.0, count=None),
     points=(Point(count=1), Point(x=-1.0, count=2)),
-    row=Row([1.0]),
-    beside=Row([]),
+    row=Row((1.0,)),
+    beside=Row(()),
     closed=True,
     smooth=False,
     filled=True,
@@ -143,4 +128,4 @@ def test_inline_record_has_its_fields_among_the_others():
 
 
 def test_control_characters_are_escaped():
-    assert serialize_record(Drawing(name="\x1b", smooth=True, row=Row([]), beside=Row([])))["name"] == "\\x1b"
+    assert serialize_record(Drawing(name="\x1b", smooth=True, row=Row(()), beside=Row(())))["name"] == "\\x1b"

@@ -414,7 +414,7 @@ WRONG_SHAPE: list[Case] = [
     ("acceptance[0].p", [], "at least one entry"),
     ("acceptance[0].p[0]", 0.5, "list of finite numbers. Got 0.5"),
     ("acceptance[0].p[1][2]", 1.5, r"p\[1, 2\]: .* Got 1\.5", "acceptance[0].p"),
-    ("acceptance[0].counts[0]", -1.0, "counts: .*at least 0", "acceptance[0].p"),
+    ("acceptance[0].counts[0]", -1.0, "counts: .*at least 0", "acceptance[0].counts"),
     ("acceptance[0].p", [[[[0.5]]]], r"list of finite numbers. Got \[0\.5\]", "acceptance[0].p[0][0]"),
     ("acceptance[0].sequences.accepted", ..., "is missing"),
     (
@@ -483,12 +483,11 @@ WRONG_MEANING: list[Case] = [
     ("latency[0].verify.tokens", [1, 4, 16, 64, 128], r"expected 5, one per token count\. Got 4"),
     ("acceptance[0].p[1][1]", 0.5, r"Row 1 sums to 1\.31", "acceptance[0].p"),
     ("acceptance[0].p[0]", [0.5], "as many in every row", "acceptance[0].p"),
-    ("acceptance[0].counts", [1.0], r"counts: .*in shape \(2,\)", "acceptance[0].p"),
+    ("acceptance[0].counts", [1.0], r"counts: .*in shape \(2,\)"),
     (
         "acceptance[0].standard_error",
         [0.1, 0.1],
         r"standard_error: .*in shape \(2, 3\)\. Got \(2,\)",
-        "acceptance[0].p",
     ),
     (
         "acceptance[0].sequences.reached[1][0]",
@@ -500,19 +499,17 @@ WRONG_MEANING: list[Case] = [
         "acceptance[0].sequences",
         {"reached": [[9.0, 0.0], [8.0, 0.0]], "accepted": [[[3.0], [0.0]], [[2.0], [0.0]]]},
         "reached: expected positions at every depth. Depth 2 has 0",
-        "acceptance[0].sequences.accepted",
+        "acceptance[0].sequences.reached",
     ),
     (
         "acceptance[0].sequences.reached",
         [[1.7e308, 1850.5], [1.6e308, 1850.75]],
         "reached: expected positions at every depth. Depth 1 has inf",
-        "acceptance[0].sequences.accepted",
     ),
     (
         "acceptance[0].sequences.reached",
         [[4096.0, 3701.25]],
         r"reached: .*in shape \(2, 2\)\. Got \(1, 2\)",
-        "acceptance[0].sequences.accepted",
     ),
     (
         "acceptance[0].sequences.accepted[0][0][1]",

@@ -1,15 +1,15 @@
 """Frozen dataclasses to and from mappings, for files and for JSON; the annotations define names, types and bounds.
 
 A dataclass is a mapping with a key per field. In files, None and empty tuples are omitted, unless `in_file` changes that,
-and control characters are escaped; in JSON (`nulls=True`) every key is written and text is not escaped. Other types are
-`Serializable`, or have `named_fields`, several keys that begin with the field's name.
+and control characters are escaped; in JSON (`nulls=True`) every key is written and text is not escaped. An `Estimate` has
+several keys, which begin with the field's name (`named_fields`).
 """
 
 import dataclasses
 from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Protocol, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError, printable
@@ -19,18 +19,6 @@ T = TypeVar("T")
 _KEY = "in file"
 Read = Callable[[Fields, str], Any]
 Write = Callable[[Any], Any]
-
-
-@runtime_checkable
-class Serializable(Protocol):
-    """A value that reads and writes its own mapping."""
-
-    @classmethod
-    def from_fields(cls, fields: Fields) -> Self:
-        """Return a value; fields that it does not read remain."""
-        ...
-
-    def to_fields(self) -> dict[str, Any]: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +73,12 @@ def read_record(fields: Fields, kind: type[T]) -> T:
     return _build(fields, kind, values)
 
 
+def read_inline_record(fields: Fields, kind: type[T]) -> T:
+    """Return the record of some fields of a mapping, as `read_record`; the others stay unread."""
+    return _build(fields, kind, _read_values(fields, kind))
+
+
 def _read_values(fields: Fields, kind: type[T]) -> dict[str, Any]:
-    """Return the values of a record's fields; other fields remain."""
     values: dict[str, Any] = {}
     for reader in _field_readers(cast("Any", kind)):
         if reader.inline or reader.name in fields or not reader.default:
@@ -130,8 +122,6 @@ def _is_omitted(value: Any, field: dataclasses.Field[Any], options: _Options) ->
 
 
 def _serialize(value: Any, nulls: bool) -> Any:
-    if isinstance(value, Serializable):
-        return value.to_fields()
     if dataclasses.is_dataclass(value):
         return serialize_record(value, nulls=nulls)
     if isinstance(value, tuple | list):
@@ -161,10 +151,8 @@ def _field_reader(field: dataclasses.Field[Any], hint: Any) -> _FieldReader:
 def _reader_of_type(kind: Any, options: _Options, default: Any) -> Read:
     """Return the reader of a type; a boolean with a default is true or omitted."""
     bounds = options.bounds
-    if options.inline and not issubclass(kind, Serializable):
-        return lambda fields, _: _build(fields, kind, _read_values(fields, kind))
     if options.inline:
-        return lambda fields, _: kind.from_fields(fields)
+        return lambda fields, _: read_inline_record(fields, kind)
     if hasattr(kind, "from_named_fields"):
         return lambda fields, name: kind.from_named_fields(fields, name)
     if get_origin(kind) is tuple:
@@ -177,7 +165,7 @@ def _reader_of_type(kind: Any, options: _Options, default: Any) -> Read:
         return lambda fields, name: fields.integer(name, **bounds)
     if kind is float:
         return lambda fields, name: fields.number(name, **bounds)
-    return lambda fields, name: _read(fields.mapping(name), kind)
+    return lambda fields, name: read_record(fields.mapping(name), kind)
 
 
 def _reader_of_tuple(item: Any, least: int) -> Read:
@@ -187,15 +175,7 @@ def _reader_of_tuple(item: Any, least: int) -> Read:
         return lambda fields, name: tuple(fields.texts(name))
     if item is float:
         return lambda fields, name: tuple(fields.numbers(name))
-    return lambda fields, name: tuple(_read(mapping, item) for mapping in fields.mappings(name, least=least))
-
-
-def _read(fields: Fields, kind: Any) -> Any:
-    if not issubclass(kind, Serializable):
-        return read_record(fields, kind)
-    value = cast("type[Serializable]", kind).from_fields(fields)
-    fields.end()
-    return value
+    return lambda fields, name: tuple(read_record(mapping, item) for mapping in fields.mappings(name, least=least))
 
 
 def rounded(values: Float64, digits: int = 6) -> list[Any]:

@@ -1,7 +1,7 @@
 """The acceptance table: the probability that the child of rank k at depth d is accepted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64, Floats
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.fields import Fields
-from treeopt.files.serialization import rounded
+from treeopt.files.serialization import in_file, rounded
 from treeopt.records.proportions import beta_interval, independent_positions, posterior_error
 from treeopt.tabular import MAX_ROWS, Row, Tabular, heading_html, heat_html
 from treeopt.trees.token_tree import TokenTree
@@ -24,6 +24,13 @@ SUMS_ROUNDING = 2e-5
 """Relative tolerance of a ratio of sums that have six digits: twice 5e-6, doubled to be safe."""
 NORMAL_95 = 1.959964
 """Half-width of a 95 % interval in standard errors."""
+
+
+_NUMBERS = in_file(read=Fields.nested_numbers, write=rounded)
+
+
+def _serialize_probabilities(p: Float64) -> list[Any]:
+    return rounded(p, digits=10)  # with fewer digits, rows that sum to 1 would not any more
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -45,9 +52,9 @@ class AcceptanceTable(ArrayRecord, Tabular):
     2.29
     """
 
-    p: Float64
-    counts: Float64 | None
-    standard_error: Float64 | None
+    p: Float64 = field(metadata=in_file(read=Fields.nested_numbers, write=_serialize_probabilities))
+    counts: Float64 | None = field(metadata=_NUMBERS)
+    standard_error: Float64 | None = field(metadata=_NUMBERS)
 
     def __init__(
         self,
@@ -60,19 +67,6 @@ class AcceptanceTable(ArrayRecord, Tabular):
         object.__setattr__(self, "p", table)
         object.__setattr__(self, "counts", _like("counts", counts, table.shape[:-1] or (1,)))
         object.__setattr__(self, "standard_error", _like("standard_error", standard_error, table.shape))
-
-    @classmethod
-    def from_fields(cls, fields: Fields) -> "AcceptanceTable":
-        p = fields.nested_numbers("p")
-        options = {name: fields.nested_numbers(name) for name in ("counts", "standard_error") if name in fields}
-        return fields.build("p", cls, p, **options)
-
-    def to_fields(self) -> dict[str, Any]:
-        content = {"p": rounded(self.p, digits=10)}  # with fewer digits, rows that sum to 1 would not any more
-        for name in ("counts", "standard_error"):
-            if (values := getattr(self, name)) is not None:
-                content[name] = rounded(values)
-        return content
 
     @property
     def position_invariant(self) -> bool:
@@ -179,24 +173,22 @@ class SequenceSums(ArrayRecord):
     ([[0.6]], [[0.15]])
     """
 
-    reached: Float64
-    accepted: Float64
+    reached: Float64 = field(
+        metadata=in_file(read=lambda fields, name: fields.nested_numbers(name, depth=2), write=rounded)
+    )
+    accepted: Float64 = field(
+        metadata=in_file(read=lambda fields, name: fields.nested_numbers(name, depth=3), write=rounded)
+    )
 
     def __init__(self, reached: Numbers, accepted: Numbers) -> None:
         shape = _numbers("accepted", accepted).shape
         if len(shape) != 3 or shape[0] < 2 or 0 in shape:
-            raise InvalidValueError(f"accepted: expected shape (J, D, B) with J at least 2, all others 1. Got {shape}.")
+            raise InvalidValueError(
+                f"accepted: expected shape (J, D, B) with J at least 2, all others 1. Got {shape}.", field="accepted"
+            )
         object.__setattr__(self, "accepted", _numbers("accepted", accepted, shape))
         object.__setattr__(self, "reached", _numbers("reached", reached, shape[:2]))
         self._check()
-
-    @classmethod
-    def from_fields(cls, fields: Fields) -> "SequenceSums":
-        reached, accepted = fields.nested_numbers("reached", depth=2), fields.nested_numbers("accepted", depth=3)
-        return fields.build("accepted", cls, reached, accepted)
-
-    def to_fields(self) -> dict[str, Any]:
-        return {"reached": rounded(self.reached), "accepted": rounded(self.accepted)}
 
     def _check(self) -> None:
         with np.errstate(over="ignore"):  # infinite sums raise below
@@ -206,7 +198,8 @@ class SequenceSums(ArrayRecord):
             sequence, depth = too_much[0].tolist()
             raise InvalidValueError(
                 f"accepted[{sequence}, {depth}]: expected to sum to at most what was reached, "
-                f"{self.reached[sequence, depth]:g}. Got {rows[sequence, depth]:g}."
+                f"{self.reached[sequence, depth]:g}. Got {rows[sequence, depth]:g}.",
+                field="accepted",
             )
         if not np.all((total > 0) & np.isfinite(total)):
             depth = int(np.argmin((total > 0) & np.isfinite(total)))
@@ -286,6 +279,8 @@ def _numbers(name: str, values: object, shape: tuple[int, ...] | None = None) ->
     in_shape = "" if shape is None else f" in shape {shape}"
     array = to_float_array(name, values, in_shape)
     if shape not in (None, array.shape) or not np.all(array >= 0) or not np.all(np.isfinite(array)):
-        raise InvalidValueError(f"{name}: expected finite numbers of at least 0{in_shape}. Got {array.shape}.")
+        raise InvalidValueError(
+            f"{name}: expected finite numbers of at least 0{in_shape}. Got {array.shape}.", field=name
+        )
     array.flags.writeable = False
     return array

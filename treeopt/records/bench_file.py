@@ -8,7 +8,7 @@ from pathlib import Path
 
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import parse_json
-from treeopt.files.serialization import in_file, read_record, serialize_record
+from treeopt.files.serialization import in_file, read_inline_record, read_record, serialize_record
 from treeopt.records.identity import Identity
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.results import BatchBench, EngineBench, MethodRow, NotRun, TreeMeasurement, TreePrediction
@@ -99,16 +99,6 @@ class BenchHeading:
     machine: Machine
     pair: Pair
 
-    @classmethod
-    def from_fields(cls, fields: Fields) -> "BenchHeading":
-        """Read the heading; other fields stay unread."""
-        return cls(
-            tool=fields.text("tool"),
-            created=fields.text("created"),
-            machine=read_record(fields.mapping("machine"), Machine),
-            pair=read_record(fields.mapping("pair"), Pair),
-        )
-
     @property
     def identity(self) -> Identity:
         return Identity.of(self.pair, self.machine)
@@ -154,4 +144,4 @@ def _read_bench(fields: Fields) -> BenchFile:
     kind = fields.text("bench")
     if kind not in KINDS:
         raise fields.error("bench", f"expected one of {', '.join(KINDS)}. Got {kind!r:.40}.")
-    return BenchFile(BenchHeading.from_fields(fields), read_record(fields, KINDS[kind]))
+    return BenchFile(read_inline_record(fields, BenchHeading), read_record(fields, KINDS[kind]))

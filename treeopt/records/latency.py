@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64, Int64, Integers
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.fields import Fields
-from treeopt.files.serialization import rounded
+from treeopt.files.serialization import in_file, rounded
 from treeopt.tabular import Row, Tabular
 
 MAX_S = 1e6
@@ -44,6 +44,17 @@ class Estimate(ShortRepr):
         return {name: self.value, f"{name}_interval": [self.low, self.high]}
 
 
+def _check_seconds(samples_s: list[float]) -> list[float]:
+    longest_s = max(samples_s, key=abs, default=0.0)
+    if abs(longest_s) > MAX_S:
+        raise InvalidValueError(f"expected at most {MAX_S:g} seconds. Got {longest_s:g}: is it another unit?")
+    return samples_s
+
+
+def _read_samples(fields: Fields, name: str) -> list[float]:
+    return fields.build(name, _check_seconds, fields.numbers(name))
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Timing(ArrayRecord):
     """All samples of one measured time, in the order of measurement.
@@ -57,8 +68,8 @@ class Timing(ArrayRecord):
     """
 
     _shown: ClassVar[tuple[str, ...]] = ("median_s", "samples_s")
-    samples_s: Float64
-    median_s: float
+    samples_s: Float64 = field(metadata=in_file(read=_read_samples, write=rounded))
+    median_s: float = field(init=False)
     """Unlike the mean, robust to single interruptions."""
 
     def __init__(self, samples_s: Sequence[float] | Float64, *, allow_negative: bool = False) -> None:
@@ -72,14 +83,6 @@ class Timing(ArrayRecord):
         samples.flags.writeable = False
         object.__setattr__(self, "samples_s", samples)
         object.__setattr__(self, "median_s", float(np.median(samples)))
-
-    @classmethod
-    def from_fields(cls, fields: Fields, *, allow_negative: bool = False) -> "Timing":
-        samples_s = fields.numbers("samples_s")
-        return fields.build("samples_s", _read_timing, samples_s, allow_negative=allow_negative)
-
-    def to_fields(self) -> dict[str, Any]:
-        return {"samples_s": rounded(self.samples_s)}
 
     @property
     def interval_s(self) -> tuple[float, float]:
@@ -102,13 +105,6 @@ class Timing(ArrayRecord):
         return {**self.estimate.row("median_s"), "samples": len(self.samples_s)}
 
 
-def _read_timing(samples_s: list[float], *, allow_negative: bool = False) -> Timing:
-    longest_s = max(samples_s, key=abs, default=0.0)
-    if abs(longest_s) > MAX_S:
-        raise InvalidValueError(f"expected at most {MAX_S:g} seconds. Got {longest_s:g}: is it another unit?")
-    return Timing(samples_s, allow_negative=allow_negative)
-
-
 def _excluded_per_side(count: int) -> int:
     """Return the number of ordered samples that a 95 % interval of the median excludes at each end.
 
@@ -119,6 +115,21 @@ def _excluded_per_side(count: int) -> int:
     log_ways = np.concatenate([[0.0], np.cumsum(np.log((count + 1 - below) / below))])
     tails = np.cumsum(np.exp(log_ways - count * math.log(2)))
     return max(0, int(np.searchsorted(tails, 1 / 40, side="right")) - 1)
+
+
+def read_difference(fields: Fields, name: str) -> Timing:
+    """Read the `samples_s` of a difference of times, which may be negative."""
+    del name
+    return fields.build("samples_s", Timing, _read_samples(fields, "samples_s"), allow_negative=True)
+
+
+def _read_timings(fields: Fields, name: str) -> list[Timing]:
+    rows = fields.nested_numbers(name, depth=2)
+    return [fields.build(f"{name}[{i}]", lambda row: Timing(_check_seconds(row)), row) for i, row in enumerate(rows)]
+
+
+def _serialize_timings(timings: Sequence[Timing]) -> list[list[float]]:
+    return [rounded(timing.samples_s) for timing in timings]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -133,9 +144,9 @@ class LatencyTable(ArrayRecord, Tabular):
     """
 
     _shown: ClassVar[tuple[str, ...]] = ("tokens", "medians_s")
-    tokens: Int64
-    timings: tuple[Timing, ...]
-    medians_s: Float64
+    tokens: Int64 = field(metadata=in_file(read=Fields.integers, write=np.ndarray.tolist))
+    timings: tuple[Timing, ...] = field(metadata=in_file("samples_s", read=_read_timings, write=_serialize_timings))
+    medians_s: Float64 = field(init=False)
     """float64 (m,)."""
 
     def __init__(self, tokens: Sequence[int] | Integers, timings: Sequence[Timing]) -> None:
@@ -152,15 +163,6 @@ class LatencyTable(ArrayRecord, Tabular):
         object.__setattr__(self, "tokens", counts)
         object.__setattr__(self, "timings", tuple(timings))
         object.__setattr__(self, "medians_s", medians)
-
-    @classmethod
-    def from_fields(cls, fields: Fields) -> "LatencyTable":
-        tokens, samples = fields.integers("tokens"), fields.nested_numbers("samples_s", depth=2)
-        timings = [fields.build(f"samples_s[{i}]", _read_timing, row) for i, row in enumerate(samples)]
-        return fields.build("tokens", cls, tokens, timings)
-
-    def to_fields(self) -> dict[str, Any]:
-        return {"tokens": self.tokens.tolist(), "samples_s": [rounded(timing.samples_s) for timing in self.timings]}
 
     def to_records(self) -> list[Row]:
         return [

@@ -8,7 +8,7 @@ from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.serialization import in_file, rounded
-from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.latency import LatencyTable, Timing, read_difference
 from treeopt.tabular import Row, Tabular
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import TREE
@@ -29,15 +29,10 @@ class Imported(ShortRepr):
     """File and format, such as `costs.json (SGLang cost table)`."""
 
 
-def _read_difference(fields: Fields, name: str) -> Timing:
-    del name  # the samples are in `samples_s`
-    return Timing.from_fields(fields, allow_negative=True)
-
-
 def _read_overhead(fields: Fields, name: str) -> Timing:
     """Read a mapping with a difference of times, which may be negative."""
     mapping = fields.mapping(name)
-    overhead = _read_difference(mapping, name)
+    overhead = read_difference(mapping, name)
     mapping.end()
     return overhead
 
@@ -72,7 +67,7 @@ class RuleOverhead(ShortRepr):
     """The overhead of steps under one rule."""
 
     rule: str
-    overhead: Timing = field(metadata=in_file(inline=True, read=_read_difference))
+    overhead: Timing = field(metadata=in_file(inline=True, read=read_difference))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
