@@ -141,7 +141,8 @@ class TokenTree:
 
         Raises InvalidValueError for more than 65,536 nodes.
         """
-        write_text(path, file_text(self))
+        check_size(self.nodes)
+        write_text(path, file_text({"parents": self.parents.tolist()}))
 
     def to_records(self) -> list[Row]:
         """Return a row per node, for `pandas.DataFrame`."""
@@ -173,13 +174,9 @@ class TokenTree:
         return f"TokenTree(nodes={self.nodes}, max_depth={self.max_depth}, widths=[{widths}])"
 
 
-def file_text(tree: TokenTree, fields: Mapping[str, Any] | None = None) -> str:
-    """Return the text of a tree file, one key per line: the tree, then `fields`, so that equal trees give equal bytes.
-
-    Raises InvalidValueError for more than 65,536 nodes.
-    """
-    check_size(tree.nodes)
-    content = {"format": FORMAT, "version": VERSION, "parents": tree.parents.tolist(), **(fields or {})}
+def file_text(content: Mapping[str, Any]) -> str:
+    """Return the text of a tree file, one key per line, so that equal trees give equal bytes."""
+    content = {"format": FORMAT, "version": VERSION, **content}
     lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -2,9 +2,8 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.files.atomic_files import write_text
 from treeopt.files.fields import Fields, check_format
 from treeopt.files.json_file import parse_json
-from treeopt.files.serialization import in_file, read_record, serialize_record
+from treeopt.files.serialization import in_file, read_record, rounded, serialize_record
 from treeopt.tabular import Row
 from treeopt.trees.drafter_setting import DrafterSetting, checked_setting
 from treeopt.trees.token_tree import FORMAT, VERSION, TokenTree, check_size, file_text
@@ -77,76 +76,8 @@ class Provenance(ShortRepr):
             object.__setattr__(self, name, float(value))  # 1 and 1.0 are equal, so they have to give equal bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class TreeFile(ArrayRecord):
-    """The content of a tree file; two are equal if their files are.
-
-    Raises InvalidValueError if `reach` does not fit the tree, the tree has more than 65,536 nodes, or the drafter has other
-    parameters.
-    """
-
-    tree: TokenTree
-    """For drafters that build their own trees: a chain as long as their longest draft."""
-    drafter: DrafterSetting | None = None
-    """None for the draft model; a setting named `model` becomes None."""
-    reach: Float64 | None = None
-    """float64 (n,): predicted probability that a step accepts each node; the root's is 1."""
-    provenance: Provenance | None = None
-
-    def __post_init__(self) -> None:
-        check_instance("tree", self.tree, TokenTree, "make one with treeopt.TokenTree(parents)")
-        check_size(self.tree.nodes)
-        if self.reach is not None:
-            object.__setattr__(self, "reach", checked_reach(self.tree, self.reach))
-        if self.drafter is not None:
-            object.__setattr__(self, "drafter", None if checked_setting(self.drafter).name == "model" else self.drafter)
-
-    def save(self, path: Path | str) -> None:
-        """Write the file whole or not at all; '-' is standard output."""
-        write_text(path, self.to_json())
-
-    def to_json(self) -> str:
-        """Return the file's text; equal trees give equal bytes."""
-        fields: dict[str, Any] = {}
-        if self.drafter is not None:
-            fields["drafter"] = serialize_record(self.drafter)
-        if self.reach is not None:
-            fields["reach"] = [float(f"{value:.6g}") for value in self.reach]
-        if self.provenance is not None:
-            fields["provenance"] = serialize_record(self.provenance)
-        return file_text(self.tree, fields)
-
-    def to_records(self) -> list[Row]:
-        """Return the rows of `TokenTree.to_records`, with the reach of every node, or None."""
-        reaches = [None] * self.tree.nodes if self.reach is None else self.reach.tolist()
-        return [{**row, "reach": reach} for row, reach in zip(self.tree.to_records(), reaches, strict=True)]
-
-    def _repr_svg_(self) -> str | None:
-        from treeopt.trees.figure import inline_svg
-
-        return inline_svg(self.tree, self.reach)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TreeFile) and self.to_json() == other.to_json()
-
-    def __hash__(self) -> int:
-        return hash(self.to_json())
-
-
-def parse(path: Path | str, text: str) -> TreeFile:
-    """Return the content of a tree file's text; raises FormatError naming the file, the field and the reason."""
-    fields = Fields(path, parse_json(path, text, unique_keys=True, constants=False))
-    check_format(fields, FORMAT, VERSION)
-    tree = read_tree(fields, "parents")
-    drafter = _read_drafter(fields) if "drafter" in fields else None
-    reach = fields.build("reach", checked_reach, tree, fields.numbers("reach")) if "reach" in fields else None
-    provenance = read_record(fields.mapping("provenance"), Provenance) if "provenance" in fields else None
-    fields.end()
-    return TreeFile(tree=tree, drafter=drafter, reach=reach, provenance=provenance)
-
-
-def _read_drafter(fields: Fields) -> DrafterSetting:
-    drafter = fields.mapping("drafter")
+def _read_drafter(fields: Fields, name: str) -> DrafterSetting:
+    drafter = fields.mapping(name)
     setting = read_record(drafter, DrafterSetting)
     try:
         return checked_setting(setting)
@@ -172,16 +103,72 @@ def checked_reach(tree: TokenTree, values: Sequence[float] | Float64) -> Float64
     """Return reach as float64 (n,), read-only; raises InvalidValueError if it does not fit the tree."""
     reach = np.array(values, np.float64)
     if reach.shape != (tree.nodes,):
-        raise InvalidValueError(f"expected {tree.nodes} numbers, one per node. Got shape {reach.shape}.")
+        raise InvalidValueError(f"expected {tree.nodes} numbers, one per node. Got shape {reach.shape}.", field="reach")
     if not np.all((reach >= 0) & (reach <= 1)):
-        raise InvalidValueError("expected probabilities from 0 to 1.")
+        raise InvalidValueError("expected probabilities from 0 to 1.", field="reach")
     if reach[0] != 1:
-        raise InvalidValueError(f"expected 1 for the root, which every step yields. Got {reach[0]}.")
+        raise InvalidValueError(f"expected 1 for the root, which every step yields. Got {reach[0]}.", field="reach")
     # Without tolerance, so that the order survives the file's rounding to six digits.
     if np.any(reach[1:] > reach[tree.parents[1:]]):
-        raise InvalidValueError("expected no node to be reached more often than its parent.")
+        raise InvalidValueError("expected no node to be reached more often than its parent.", field="reach")
     reach.flags.writeable = False
     return reach
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class TreeFile(ArrayRecord):
+    """The content of a tree file; two are equal if their files are.
+
+    Raises InvalidValueError if `reach` does not fit the tree, the tree has more than 65,536 nodes, or the drafter has other
+    parameters.
+    """
+
+    tree: TokenTree = field(metadata=TREE)
+    """For drafters that build their own trees: a chain as long as their longest draft."""
+    drafter: DrafterSetting | None = field(default=None, metadata=in_file(read=_read_drafter))
+    """None for the draft model; a setting named `model` becomes None."""
+    reach: Float64 | None = field(default=None, metadata=in_file(read=Fields.numbers, write=rounded))
+    """float64 (n,): predicted probability that a step accepts each node; the root's is 1."""
+    provenance: Provenance | None = None
+
+    def __post_init__(self) -> None:
+        check_instance("tree", self.tree, TokenTree, "make one with treeopt.TokenTree(parents)")
+        check_size(self.tree.nodes)
+        if self.reach is not None:
+            object.__setattr__(self, "reach", checked_reach(self.tree, self.reach))
+        if self.drafter is not None:
+            object.__setattr__(self, "drafter", None if checked_setting(self.drafter).name == "model" else self.drafter)
+
+    def save(self, path: Path | str) -> None:
+        """Write the file whole or not at all; '-' is standard output."""
+        write_text(path, self.to_json())
+
+    def to_json(self) -> str:
+        """Return the file's text; equal trees give equal bytes."""
+        return file_text(serialize_record(self))
+
+    def to_records(self) -> list[Row]:
+        """Return the rows of `TokenTree.to_records`, with the reach of every node, or None."""
+        reaches = [None] * self.tree.nodes if self.reach is None else self.reach.tolist()
+        return [{**row, "reach": reach} for row, reach in zip(self.tree.to_records(), reaches, strict=True)]
+
+    def _repr_svg_(self) -> str | None:
+        from treeopt.trees.figure import inline_svg
+
+        return inline_svg(self.tree, self.reach)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TreeFile) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+
+def parse(path: Path | str, text: str) -> TreeFile:
+    """Return the content of a tree file's text; raises FormatError naming the file, the field and the reason."""
+    fields = Fields(path, parse_json(path, text, unique_keys=True, constants=False))
+    check_format(fields, FORMAT, VERSION)
+    return read_record(fields, TreeFile)
 
 
 def headline(content: TreeFile) -> tuple[str, str]:
