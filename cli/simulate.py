@@ -20,8 +20,8 @@ from treeopt.engines import default_length
 from treeopt.errors import InfeasibleError, Warning
 from treeopt.files.figure_file import write_figure
 from treeopt.planner import PlanRequest
-from treeopt.planner.planning import unmeasured_warnings
 from treeopt.planner.subsets import check_new_tokens, for_sequences
+from treeopt.planner.unmeasured import unmeasured_warnings
 from treeopt.records.profile import Profile, require_draft_model
 from treeopt.report.commands import planning_options, profile_command
 from treeopt.report.profile_text import describe_conditions

@@ -8,16 +8,15 @@ import numpy as np
 
 from treeopt.arguments import check_instance
 from treeopt.arrays import Bool, Float64
-from treeopt.errors import InfeasibleError, InvalidValueError, Warning
+from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner.fastest import fastest_tree, solution_speedups
 from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.options import OBJECTIVES
 from treeopt.planner.plan_record import Plan
-from treeopt.planner.request import PlanRequest, device_memory
+from treeopt.planner.request import PlanRequest, device_memory, limit_nodes
 from treeopt.planner.tokens import token_models
-from treeopt.records.acceptance import AcceptanceTable
+from treeopt.planner.unmeasured import unmeasured_warnings
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.solver import Solution, solve
@@ -93,64 +92,23 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
     point = profile.at(
         request.context_tokens, request.batch_size, acceptances[0].sampling, extrapolate=request.extrapolate
     )
-    max_nodes = point.max_nodes if request.max_nodes is None else request.max_nodes
-    if not request.extrapolate:
-        max_nodes = min(max_nodes, point.max_nodes)
-    if max_nodes > MAX_NODES:
+    extrapolated = request.max_nodes if request.extrapolate and request.max_nodes is not None else 0
+    if extrapolated > MAX_NODES:
         raise InvalidValueError(
-            f"max_nodes: expected at most {MAX_NODES} nodes, as many as a tree file holds. Got {max_nodes}: plan for fewer.",
+            f"max_nodes: expected at most {MAX_NODES} nodes, as many as a tree file holds. Got {extrapolated}: plan for fewer.",
             field="max_nodes",
         )
-    if not profile.has_draft_model:
-        max_nodes = 1  # plain decoding only: `drafter_choices` plans for the other drafters
     memory = None if request.memory_bytes is None else device_memory(profile, request.memory_bytes)
     if memory is not None:
         memory.check(point.context_tokens, point.batch_size)
-        max_nodes = min(max_nodes, memory.max_nodes(point.context_tokens, point.batch_size))
+    # without a draft model plain decoding only: `drafter_choices` plans for the other drafters
+    measured = max(point.max_nodes, extrapolated) if profile.has_draft_model else 1
+    max_nodes = limit_nodes(measured, request, memory, point)
     tokens = [token_models(profile, acceptance, raw=request.raw).at(point.context_tokens) for acceptance in acceptances]
-    extrapolated = max_nodes if request.extrapolate else 0
-    models = [model_at(point, rule_tokens, max_nodes=extrapolated) for rule_tokens in tokens]
+    models = [model_at(point, rule_tokens, max_nodes=max_nodes if request.extrapolate else 0) for rule_tokens in tokens]
     trees = [RuleTrees.solve(model, max_nodes, request) for model in models]
     plan = plan_rules(trees, models, request.objective)
     return replace(plan, memory=memory, warnings=unmeasured_warnings(request, point, plan.model.acceptance.table))
-
-
-def unmeasured_warnings(request: PlanRequest, point: OperatingPoint, table: AcceptanceTable) -> tuple[Warning, ...]:
-    """Return warnings about a request for more than was measured.
-
-    They are about a budget and a depth to which plans are limited, and about times of greedy steps in place of sampled ones,
-    or the reverse.
-    """
-    warnings = []
-    if not request.extrapolate and request.max_nodes is not None and request.max_nodes > point.max_nodes:
-        option = (
-            f"--lengths up to {request.max_nodes - 1}" if point.whole_steps else f"--max-tokens {request.max_nodes}"
-        )
-        warnings.append(
-            Warning(
-                f"the budget is {request.max_nodes} nodes, but passes were measured up to {point.max_nodes} tokens; "
-                "larger trees were not planned.",
-                f"{'Probe' if point.whole_steps else 'Profile'} with {option} to plan for more.",
-            )
-        )
-    if request.max_depth is not None and table.max_depth is not None and request.max_depth > table.max_depth:
-        warnings.append(
-            Warning(
-                f"the depth is {request.max_depth}, but acceptance was measured to depth {table.max_depth}; deeper trees "
-                "were not planned.",
-                f"Ask for at most {table.max_depth}, or measure deeper.",
-            )
-        )
-    temperature = point.sampling.temperature
-    if any(latency.sampled not in (None, temperature > 0) for latency in point.latencies):
-        timed = "greedy" if temperature > 0 else "sampled"
-        warnings.append(
-            Warning(
-                f"only {timed} steps were timed; steps at temperature {temperature:g} may take longer or shorter.",
-                f"Profile with --temperature {temperature:g}.",
-            )
-        )
-    return tuple(warnings)
 
 
 def check_profile(profile: Profile) -> None:

@@ -6,7 +6,6 @@ between the context lengths a and b at which acceptance was measured.  Trees are
 interpolated in the same way.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -14,7 +13,6 @@ import numpy as np
 
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64
-from treeopt.errors import Warning
 from treeopt.planner.dependence import ChainDependence, Dependence, condition_on_parent
 from treeopt.planner.smoothing import Smoothing, smooth, smooth_table
 from treeopt.planner.token_draws import TokenDraws
@@ -138,55 +136,6 @@ def token_models(profile: Profile, acceptance: MeasuredAcceptance, *, raw: bool 
 def _models(acceptances: tuple[MeasuredAcceptance, ...], raw: bool) -> TokenModels:
     """Return the models; cached, because plans of one profile share the draws."""
     return TokenModels(tuple(token_model(acceptance, raw=raw) for acceptance in acceptances))
-
-
-def warn_outside_contexts(profile: Profile, acceptance: MeasuredAcceptance, contexts: Iterable[int]) -> Warning | None:
-    """Return a warning for context lengths outside those at which an acceptance was measured, None if there are none.
-
-    An acceptance without a context length counts for the first one that was timed.  Engines report the lengths of whole
-    sequences, which differ between batch sizes: there is no warning for them, nor without a draft model.
-    """
-    if profile.engine is not None or not profile.has_draft_model:
-        return None
-    measured = tuple(
-        item.context_tokens for item in profile.acceptances_by_context(acceptance) if item.context_tokens is not None
-    )
-    if measured and not acceptance.imported:
-        return outside_contexts("acceptance", measured, contexts)
-    assumed = measured or (profile.step_latencies[0].context_tokens,)
-    outside = _outside(assumed, contexts)
-    if not outside:
-        return None
-    lengths = ", ".join(map(str, outside))
-    if acceptance.imported:
-        return Warning(
-            f"the imported acceptance may differ at {lengths} tokens of context.",
-            "Import acceptance that was measured there.",
-        )
-    return Warning(
-        f"acceptance was measured right after the prompts and may differ at {lengths} tokens of context.",
-        _profile_there(assumed, outside),
-    )
-
-
-def outside_contexts(what: str, measured: tuple[int, ...], contexts: Iterable[int]) -> Warning | None:
-    """Return a warning for context lengths outside the measured ones, which increase; None if there are none."""
-    outside = _outside(measured, contexts)
-    if not outside:
-        return None
-    ends = " to ".join(map(str, dict.fromkeys((measured[0], measured[-1]))))
-    return Warning(
-        f"{what} was measured at {ends} tokens of context and may differ at {', '.join(map(str, outside))}.",
-        _profile_there(measured, outside),
-    )
-
-
-def _outside(measured: tuple[int, ...], contexts: Iterable[int]) -> list[int]:
-    return sorted({context for context in contexts if not measured[0] <= context <= measured[-1]})
-
-
-def _profile_there(measured: Iterable[int], outside: Iterable[int]) -> str:
-    return f"Profile with --context-tokens {','.join(map(str, sorted({*measured, *outside})))}."
 
 
 def _interpolate(parts: tuple[tuple[float, TokenModel], ...], context_tokens: int) -> TokenModel:

@@ -7,7 +7,7 @@ from treeopt.planner import DrafterChoice, Plan, Schedule, choice_confidence
 from treeopt.planner.categories import CategoryPlans
 from treeopt.planner.drafter_costs import measured_contexts
 from treeopt.planner.profile_plan import ProfilePlan
-from treeopt.planner.tokens import outside_contexts, warn_outside_contexts
+from treeopt.planner.unmeasured import outside_contexts, warn_outside_contexts
 from treeopt.records.engine import lengths_around
 from treeopt.records.measured_drafter import MeasuredDrafter
 from treeopt.records.profile import Profile, trace_origins

@@ -17,10 +17,9 @@ from treeopt.engines.exporters.setting import (
 from treeopt.errors import InfeasibleError, Warning, reason
 from treeopt.planner import Prediction, requested_plan, step_model
 from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic
-from treeopt.planner.planning import unmeasured_warnings
 from treeopt.planner.replay import Replay
 from treeopt.planner.segments import chain_schedule, fastest_length
-from treeopt.planner.tokens import warn_outside_contexts
+from treeopt.planner.unmeasured import unmeasured_warnings, warn_outside_contexts
 from treeopt.records.profile import Profile, collect_imported
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.trees import TokenTree, chain
