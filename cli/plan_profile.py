@@ -5,7 +5,8 @@ import click
 from treeopt.cli.terminal import progress, warn
 from treeopt.planner import PlanRequest, categories_of, chosen_drafter, drafter_choices, requested_plan
 from treeopt.planner.categories import CategoryPlans, category_plans
-from treeopt.planner.profile_plan import ProfilePlan, drafters_over_contexts
+from treeopt.planner.drafters import drafters_over_contexts
+from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.planner.scheduling import count_scheduled_points, schedule_if_measured
 from treeopt.planner.segments import Segment
 from treeopt.planner.subsets import check_new_tokens, for_sequences, left_out_drafters, left_out_warning

@@ -19,7 +19,7 @@ from tests.planner.test_drafters import (
 from tests.support.invented_machines import acceptance, latency, seconds
 from tests.support.invented_machines import profile as invented_profile
 from treeopt.planner import PlanRequest, drafter_choices, requested_plan, schedule, step_model
-from treeopt.planner.profile_plan import drafters_over_contexts, predict_option
+from treeopt.planner.drafters import drafters_over_contexts, predict_option
 from treeopt.records.acceptance import AcceptanceTable
 
 REQUEST = PlanRequest(max_nodes=8, raw=True)

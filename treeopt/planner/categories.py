@@ -13,10 +13,9 @@ import numpy as np
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError, Warning
-from treeopt.planner.drafters import best_drafter, chosen_drafter, drafter_choices
+from treeopt.planner.drafters import best_drafter, chosen_drafter, drafter_choices, predict_option
 from treeopt.planner.options import Option
 from treeopt.planner.planning import requested_plan
-from treeopt.planner.profile_plan import predict_option
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.subsets import (
     categories_of,

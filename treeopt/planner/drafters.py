@@ -1,7 +1,8 @@
-"""The best option of every drafter that a profile contains, and the best of all."""
+"""The best option of every drafter that a profile contains, the best of all, and the best at every context length."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -9,13 +10,17 @@ from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64
 from treeopt.errors import InfeasibleError
 from treeopt.planner.drafter_costs import predict_settings, tree_model
+from treeopt.planner.model import StepModel, model_at
 from treeopt.planner.options import OBJECTIVES, Option
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.planning import RuleTrees, plan_rule, requested_plan
 from treeopt.planner.request import PlanRequest, limit_nodes
 from treeopt.planner.resampling import near_best
+from treeopt.planner.segments import Segment, find_winners
+from treeopt.planner.tokens import token_models
 from treeopt.records.identity import Identity
 from treeopt.records.measured_drafter import MeasuredDrafter, MeasuredSettings, MeasuredTrees
+from treeopt.records.operating_point import OperatingPoint
 from treeopt.records.profile import Profile
 from treeopt.records.rules import TARGET_RULE
 from treeopt.trees import Provenance, TreeFile
@@ -79,6 +84,82 @@ def chosen_drafter(choices: Sequence[DrafterChoice], name: str, request: PlanReq
         f"drafter {name}: no measurement of it fits the request. Measured here: "
         f"{', '.join(choice.option.drafter.name for choice in choices)}. Profile with --drafter {name}{without_rule}."
     )
+
+
+def drafters_over_contexts(
+    profile: Profile, request: PlanRequest, plans: Sequence[Plan], name: str | None = None
+) -> tuple[Segment, ...]:
+    """Return the fastest option at every context length, among the best of each drafter at the measured ones.
+
+    Args:
+        profile: what was measured.
+        request: what is planned for; its context length does not count.
+        plans: of the draft model for single sequences at one temperature, by increasing context length.
+        name: only this drafter.
+
+    Context lengths at which none of them was measured are left out.  Returns nothing if a single one was timed.
+    """
+    if len(plans) < 2:
+        return ()
+    best: dict[object, Option] = {}
+    for plan in plans:
+        point_request = replace(
+            request, temperature=plan.temperature, context_tokens=plan.context_tokens, batch_size=1, extrapolate=False
+        )
+        for choice in drafter_choices(profile, point_request, plan=plan):
+            option = choice.option
+            if name in (None, option.drafter.name):
+                best[option.drafter, option.rule, option.tree] = option
+    order = ["model", *(drafter.name for drafter in profile.drafters)]
+    rivals = sorted(best.values(), key=lambda option: order.index(option.drafter.name))
+    sampling, temperature = plans[0].model.acceptance.sampling, plans[0].temperature
+
+    @cache
+    def options_at(context: int) -> list[Option | None]:
+        point = profile.at(context, 1, sampling)
+        return [predict_option(rival, profile, request, point) for rival in rivals]
+
+    def fastest(context: int) -> int | None:
+        speedups = {index: option.speedup.value for index, option in enumerate(options_at(context)) if option}
+        return max(speedups, key=lambda index: speedups[index], default=None)
+
+    winners = find_winners([plan.context_tokens for plan in plans], fastest)
+    return tuple(
+        Segment(temperature=temperature, batch_sizes=(1, 1), context_tokens=ends, option=predicted)
+        for ends, index in winners
+        if index is not None and (predicted := options_at(ends[0])[index])
+    )
+
+
+def predict_option(
+    option: Option, profile: Profile, request: PlanRequest, point: OperatingPoint, *, max_nodes: int = 0
+) -> Option | None:
+    """Return an option, which may have been planned from another profile, with its prediction at an operating point.
+
+    Args:
+        option: a drafter with a tree or a setting.
+        profile: what was measured.
+        request: whether acceptance is smoothed.
+        point: one of the profile's.
+        max_nodes: up to how many nodes the draft model's curves are extrapolated, if larger than what was measured.
+
+    Returns None beyond what was measured.
+    """
+    temperature = point.sampling.temperature
+    model: StepModel | None
+    if option.drafter.name == "model":
+        acceptance = profile.acceptance(rule=option.rule, temperature=temperature)
+        tokens = token_models(profile, acceptance, raw=request.raw).at(point.context_tokens)
+        model = model_at(point, tokens, max_nodes=max_nodes)
+    else:
+        drafter = next((drafter for drafter in profile.drafters if drafter.label == option.drafter.label), None)
+        if drafter is None:
+            return None
+        if decodes := drafter.decodes_at(temperature):
+            settings = predict_settings(profile, drafter, decodes, point, max_nodes=option.verify_tokens)
+            return next((setting for setting, _ in settings if setting.drafter == option.drafter), None)
+        model = tree_model(drafter, drafter.trees_at(temperature), point, raw=request.raw)
+    return None if model is None or not model.covers(option.tree) else model.predict(option.tree)
 
 
 def tree_file(plan: Plan, profile: Profile, *, source: str, choice: DrafterChoice | None = None) -> TreeFile:

@@ -11,7 +11,8 @@ from tests.cli.invented import FOUR_CONDITIONS, invented
 from tests.planner.test_drafters import CONTEXTS, by_context
 from tests.support.pages import planned
 from treeopt.planner import PlanRequest, schedule
-from treeopt.planner.profile_plan import ProfilePlan, drafters_over_contexts
+from treeopt.planner.drafters import drafters_over_contexts
+from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.plotting.panels import compose
 from treeopt.plotting.style import PLAIN, TREE
 from treeopt.report.figures.schedules import drafters_panel
