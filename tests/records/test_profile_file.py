@@ -37,6 +37,7 @@ from treeopt.records.step_latency import (
 from treeopt.trees import TokenTree
 
 GOLDEN_FILE = DATA / "profile-golden.yaml"
+PROFILES = [*sorted((ROOT / "docs" / "profiles").glob("*.yaml")), *sorted(DATA.glob("profile-*.yaml"))]
 SPECIFICATION = ROOT / "docs" / "reference" / "profile-file.md"
 ELSEWHERE = ("drafters", "per_block", "context_tokens", "categories")
 """Keys that other files have, see `test_profile_variants`."""
@@ -140,6 +141,11 @@ class TestGoldenFile:
     def test_read_contents(self):
         assert Profile.load(GOLDEN_FILE) == GOLDEN
 
+    @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.name)
+    def test_profiles_of_the_repository_are_written_as_they_were(self, path, tmp_path):
+        Profile.load(path).save(tmp_path / "again.yaml")
+        assert (tmp_path / "again.yaml").read_bytes() == path.read_bytes()
+
     def test_the_same_bytes_without_the_c_library(self, tmp_path, monkeypatch):
         monkeypatch.setattr(yaml_file, "_Dumper", yaml.SafeDumper)
         GOLDEN.save(tmp_path / "p.yaml")
@@ -160,21 +166,12 @@ class TestGoldenFile:
         elif isinstance(content, list) and "items" in schema:
             self.check_keys(content[0], schema["items"])
 
-    def test_specification_links_golden_file(self):
-        page = SPECIFICATION.read_text("utf-8")
-        (link,) = re.findall(rf"\(([^)]*{GOLDEN_FILE.name})\)", page)
-        assert (SPECIFICATION.parent / link).resolve() == GOLDEN_FILE.resolve()
-
     def test_example_of_the_specification_is_a_profile(self, tmp_path):
         (example,) = re.findall(r"```yaml\n(.*?)```", SPECIFICATION.read_text("utf-8"), re.DOTALL)
         path = tmp_path / "profile.yaml"
         path.write_text(example, "utf-8")
         VALIDATOR.validate(read_content(path))
         assert Profile.load(path).acceptances[0].table.p.shape == (2, 3)
-
-    def test_dash_is_standard_output(self, capsys):
-        GOLDEN.save("-")
-        assert capsys.readouterr().out == GOLDEN_FILE.read_text("utf-8")
 
 
 TEXT = st.text(max_size=12).map(printable) | st.sampled_from(
@@ -472,7 +469,6 @@ WRONG_MEANING: list[Case] = [
         "each at most once. Got 'draft'",
     ),
     ("version", 1.0, "whole number.* Got 1.0"),
-    ("latency[0].verify.samples_s[0][0]", float("nan"), "list of finite numbers", "latency[0].verify.samples_s[0]"),
     (
         "latency[0].rule_overheads",
         [{"rule": "target", "samples_s": [t]} for t in (0.1, 0.2)],
@@ -523,7 +519,7 @@ WRONG_MEANING: list[Case] = [
         r"sequences: expected sums for p in shape \(2, 3\)\. Got \(1, 1\)",
     ),
 ]
-"""Refused by the loader alone: JSON has no NaN and no infinity, and a schema no sums."""
+"""Refused by the loader alone; what the records refuse is tested with them."""
 WRONG_TEXT = {
     "created as a date": (replaced("'2026-11-20T11:12:00Z'", "2026-11-20"), "created", "expected text. Got date"),
     "a condition twice": (

@@ -198,6 +198,26 @@ def test_caches_are_not_part_of_the_value():
     assert again.predict(TokenTree([-1, 0])) == model.predict(TokenTree([-1, 0]))
 
 
+def test_arrays_of_the_caller_are_copied():
+    given = np.array([[0.5, 0.25], [0.5, 0.125]])
+    values = [
+        (AcceptanceTable(given), "p"),
+        (AcceptanceTable(given, standard_error=given), "standard_error"),
+        (AcceptanceTable(given, counts=given[:, 0]), "counts"),
+        (SequenceSums(given, given[:, :, None]), "reached"),
+        (SequenceSums(np.ones((2, 2)), given[:, :, None]), "accepted"),
+        (Timing(given[0]), "samples_s"),
+        (TreeFile(tree=chain(1), reach=np.array([1.0, 0.5])), "reach"),
+        (TokenTree(parents := np.array([-1, 0, 0], np.int32)), "parents"),
+    ]
+    before = [getattr(value, name).tolist() for value, name in values]
+    given[:], parents[2] = 0, 1
+    assert [getattr(value, name).tolist() for value, name in values] == before
+    for value, name in values:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, name, given)
+
+
 def test_caller_can_still_write_its_arrays():
     given = np.zeros(5, np.int32)
     record = dataclasses.replace(
