@@ -1,12 +1,12 @@
 """Prompt lookup as a candidate: used if decoding shows that it is the fastest, and never otherwise."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.support.invented_machines import DEPTH, NODES, at_temperature, profile_of, seconds
-from tests.support.measured_lookup import SETTINGS, with_lookups
 from tests.support.planner_oracles import every_speedup
 from tests.support.simulated_decoding import VOCABULARY, TextDecoder
 from treeopt.adaptation import Recalibration
@@ -15,11 +15,14 @@ from treeopt.adaptation.lookups import Lookups, measured_lookups, one_of_each_le
 from treeopt.errors import InfeasibleError
 from treeopt.planner import PlanRequest, plan
 from treeopt.planner.drafter_costs import point_of_decoding, predict_settings
+from treeopt.records.latency import Timing
+from treeopt.records.measured_drafter import DecodedSequences, MeasuredDrafter, MeasuredSetting, MeasuredSettings
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime.drafters import lookup_replay
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.trees import chain
 from treeopt.trees.drafter_parameters import PromptLookupSetting
+from treeopt.trees.drafter_setting import drafter_setting
 
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
 MIDDLE = [[0.5, 0.2, 0.1, 0.05]] * DEPTH
@@ -27,6 +30,7 @@ BAD = [[0.1, 0.05, 0.02, 0.01]] * DEPTH
 MACHINE = seconds(lambda n: 0.9 + 0.05 * n, lambda w: 0.12 + 0.01 * w, 0.05)
 OVERHEAD_S = 0.01
 SAMPLING = GREEDY
+SETTINGS = tuple(PromptLookupSetting(*values) for values in ((2, 2), (2, 8), (4, 4), (4, 8)))
 
 
 def random_text(tokens, seed=0):
@@ -35,6 +39,49 @@ def random_text(tokens, seed=0):
 
 def repeating_text(tokens, period=61):
     return (random_text(period, 7) * (1 + tokens // period))[:tokens]
+
+
+def decode(text, setting, machine, *, max_nodes, steps, overhead_s):
+    """Return the tokens and the seconds of some steps along a text, and the sizes of the passes."""
+    decoder = TextDecoder(chain(0), text, [[0.0]], machine, max_nodes=max_nodes, overhead_s=overhead_s)
+    if setting is not None:
+        decoder.change_drafter(PromptLookupDrafter(setting.ngram, setting.length))
+    sizes = []
+    decoder.decode(lambda event: sizes.append(event.proposal.tree.nodes), steps)
+    return decoder.tokens, decoder.now_s, sizes
+
+
+def with_lookups(profile, settings, outputs, machine, *, max_nodes, steps=60, overhead_s=0.01):
+    """Return a profile with settings of prompt lookup, each decoded along some outputs."""
+
+    def decode_all(setting):
+        runs = [
+            decode(text, setting, machine, max_nodes=max_nodes, steps=steps, overhead_s=overhead_s) for text in outputs
+        ]
+        tokens, seconds, sizes = zip(*runs, strict=True)
+        pass_tokens = tuple(sorted({*itertools.chain(*sizes)}))
+        return DecodedSequences(
+            tokens=tokens,
+            pass_tokens=pass_tokens,
+            passes=tuple(tuple(row.count(size) for size in pass_tokens) for row in sizes),
+            seconds=Timing(list(seconds)),
+        )
+
+    measured = [
+        MeasuredSetting(
+            values=drafter_setting("prompt-lookup", ngram=setting.ngram, length=setting.length).values,
+            max_tokens=setting.max_nodes,
+            decoded=decode_all(setting),
+        )
+        for setting in settings
+    ]
+    decodes = MeasuredSettings(
+        sampling=profile.acceptances[0].sampling,
+        context_tokens=256,
+        plain=decode_all(None),
+        settings=tuple(measured),
+    )
+    return replace(profile, drafters=(MeasuredDrafter(setting=drafter_setting("prompt-lookup"), decodes=(decodes,)),))
 
 
 profiles = {}

@@ -1,4 +1,4 @@
-"""Passes of a model over one sequence."""
+"""Passes of a model over one sequence and over several."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,14 @@ from torch import Tensor
 
 from treeopt.runtime.models.model import NO_STATES, Output, RequestedStates, SequenceInput
 from treeopt.runtime.models.nodes import PassNodes
-from treeopt.trees import TokenTree
+from treeopt.trees import TokenTree, chain, level_widths
+
+LENGTHS = (9, 0, 4, 23, 5)
+"""Committed tokens of sequences of unequal lengths."""
+TREE = level_widths([2, 3])
+UNEQUAL = (TREE, chain(0), chain(2), chain(0), level_widths([3]))
+COUNTS = [9, 25, 3, 14, 21]
+"""New tokens of each sequence: they join and leave in nearly every step."""
 
 
 def new_cache(model, capacity: int):
@@ -39,3 +46,15 @@ def logits_after(model, text: Sequence[int], *, prefilled: int | None = None) ->
     cache, count = new_cache(model, len(text)), len(text) - 1 if prefilled is None else prefilled
     model.prefill(torch.tensor(list(text[:count]), dtype=torch.int64, device=model.device), cache)
     return feed_tokens(model, cache, text[count:]).logits[-1]
+
+
+def count_fed_tokens(model, monkeypatch):
+    """Return a list that each pass of a model adds its number of tokens to, those of all sequences."""
+    counts, forward = [], model.forward
+
+    def counted(inputs, *arguments, **options):
+        counts.append(sum(len(sequence.tokens) for sequence in inputs))
+        return forward(inputs, *arguments, **options)
+
+    monkeypatch.setattr(model, "forward", counted)
+    return counts

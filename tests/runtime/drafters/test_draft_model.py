@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.support.fed_tokens import count_fed_tokens
+from tests.support.passes import count_fed_tokens
 from treeopt.runtime.drafters.draft_model import DraftModelSequence, root_logits
 from treeopt.runtime.models.runner import Runner
 

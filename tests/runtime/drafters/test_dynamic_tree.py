@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.support.decoded import PROMPT, joined, walk
-from tests.support.fed_tokens import count_fed_tokens
+from tests.support.passes import count_fed_tokens
 from tests.support.slow_beam_expansion import children_of, own, paths_of, slow_tree
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, ExpandingDrafter

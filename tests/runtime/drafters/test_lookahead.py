@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.decoded import PROMPT, begun, decoded_step, joined, proposed
-from tests.support.slow_lookahead import SlowLookahead
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.decoding import target_sequence
@@ -18,6 +19,57 @@ all_settings = pytest.mark.parametrize(
     [(1, 2, 1), (1, 3, 1), (4, 3, 1), (5, 4, 2), (1, 5, 4), (9, 3, 4)],
     ids=lambda setting: "W{} N{} G{}".format(*setting),
 )
+
+
+class SlowLookahead:
+    """Window and pool as lists of tokens, each proposal by a pass over the text that its token sees.
+
+    `likeliest(text)` returns the token that a model finds likeliest after a text.
+    """
+
+    def __init__(self, likeliest, window, ngram, candidates):
+        self.likeliest, self.window, self.ngram, self.candidates = likeliest, window, ngram, candidates
+
+    def start(self, text):
+        self.text, self.pool = [], {}
+        seeds = text[-self.window :]
+        self.levels = [[seeds[column % len(seeds)] for column in range(self.window)]]
+        self.go_on(text)
+
+    def sequence(self, level, column):
+        """Return the tokens of the window that one of them sees, in a row, itself last."""
+        return self.levels[0][: column + 1] + [self.levels[above][column] for above in range(1, level + 1)]
+
+    def window_tokens(self):
+        return [token for level in self.levels for token in level][1:]
+
+    def found(self):
+        """Return the pool's continuations of the root, the newest first."""
+        return self.pool.get(self.text[-1], [])[: self.candidates]
+
+    def remember(self, ngram):
+        kept = self.pool.setdefault(ngram[0], [])
+        if ngram[1:] in kept:
+            kept.remove(ngram[1:])
+        kept.insert(0, ngram[1:])
+        del kept[self.candidates :]
+
+    def step(self, committed):
+        last, before = len(self.levels) - 1, self.text[:-1]
+        new = [self.likeliest([*before, *self.sequence(last, column)]) for column in range(self.window)]
+        if len(self.levels) == self.ngram - 1:
+            for column in range(self.window):
+                self.remember((*(level[column] for level in self.levels), new[column]))
+            self.levels = self.levels[1:]
+        self.levels.append(new)
+        self.go_on(committed)
+
+    def go_on(self, tokens):
+        for token in tokens:
+            self.text.append(token)
+            if len(self.text) >= self.ngram:
+                self.remember(tuple(self.text[-self.ngram :]))
+        self.levels[0][0] = self.text[-1]
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +211,71 @@ def test_a_setting_out_of_range_is_refused(setting):
 
 def test_all_settings_to_try_fit_passes_of_256_tokens():
     assert max(setting.max_nodes for setting in LOOKAHEAD_SETTINGS) <= 256
+
+
+class SlowPool:
+    """Searches the times of all entries when there are too many."""
+
+    def __init__(self, capacity_keys, per_key, *, touch_on_find=True):
+        self.capacity_keys, self.per_key, self.touch_on_find = capacity_keys, per_key, touch_on_find
+        self.added, self.used, self.now = {}, {}, 0
+
+    def add(self, ngram):
+        self.now += 1
+        key, continuation = ngram[0], tuple(ngram[1:])
+        self.used[key] = self.now
+        self.added.setdefault(key, {})[continuation] = self.now
+        if len(self.added[key]) > self.per_key:
+            del self.added[key][min(self.added[key], key=self.added[key].get)]
+        if len(self.used) > self.capacity_keys:
+            oldest = min(self.used, key=self.used.get)
+            del self.used[oldest], self.added[oldest]
+
+    def find(self, key):
+        self.now += 1
+        if self.touch_on_find and key in self.used:
+            self.used[key] = self.now
+        continuations = self.added.get(key, {})
+        return sorted(continuations, key=continuations.get, reverse=True)
+
+
+def count_entries(pool):
+    """Return the numbers of keys and of continuations."""
+    return len(pool._continuations), sum(map(len, pool._continuations.values()))
+
+
+@given(st.data(), st.integers(2, 4), st.integers(1, 4), st.integers(1, 3))
+def test_it_equals_the_slow_pool(data, ngram, capacity_keys, per_key):
+    slow, pool, tokens = SlowPool(capacity_keys, per_key), NgramPool(ngram, capacity_keys, per_key), st.integers(0, 5)
+    for _ in range(data.draw(st.integers(0, 60))):
+        if data.draw(st.booleans()):
+            new = [data.draw(tokens) for _ in range(ngram)]
+            slow.add(new)
+            pool.add(new)
+        else:
+            key = data.draw(tokens)
+            assert slow.find(key) == pool.find(key)
+        assert count_entries(pool) == (len(slow.added), sum(map(len, slow.added.values())))
+        assert len(slow.added) <= capacity_keys
+    assert all(slow.find(key) == pool.find(key) for key in range(6))
+
+
+def test_a_slow_pool_without_times_of_use_differs():
+    slow, pool = SlowPool(2, 1, touch_on_find=False), NgramPool(2, 2, 1)
+    for each in (slow, pool):
+        each.add([1, 7])
+        each.add([2, 8])
+        each.find(1)
+        each.add([3, 9])
+    assert pool.find(1) == [(7,)] != slow.find(1)
+
+
+def test_all_ngrams_of_a_sequence_are_added_in_order():
+    pool = NgramPool(3, 10, 10)
+    pool.add_all([1, 2, 3, 1, 2, 4])
+    continuations = pool.find(1)
+    assert (continuations, pool.find(2), pool.find(3)) == ([(2, 4), (2, 3)], [(3, 1)], [(1, 2)])
+    pool.add_all([8, 9])
+    assert pool.find(8) == []
+    pool.add([1, 5, 5])
+    assert continuations == [(2, 4), (2, 3)]  # a copy

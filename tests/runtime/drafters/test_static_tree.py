@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.support.decoded import PROMPT, TREES, decoded_step
-from tests.support.fed_tokens import count_fed_tokens
+from tests.support.passes import count_fed_tokens
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, distribution
 from treeopt.runtime.drafters import static_tree

@@ -9,8 +9,7 @@ transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
 from tests.contracts.test_batches import check_that_none_changes_another
 from tests.support.hf_models import VOCABULARY, random_model
-from tests.support.passes import feed_tokens, new_cache
-from tests.support.unequal_sequences import COUNTS, LENGTHS, TREE, UNEQUAL
+from tests.support.passes import COUNTS, LENGTHS, TREE, UNEQUAL, feed_tokens, new_cache
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.models.hf import load_adapter

@@ -7,7 +7,7 @@ transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
 from tests.support import recorded
 from tests.support.hf_models import ARCHITECTURES, VOCABULARY, random_model
-from tests.support.unequal_sequences import LENGTHS, UNEQUAL
+from tests.support.passes import LENGTHS, UNEQUAL
 from treeopt.errors import TreeoptWarning
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.hf.model import AdapterModel

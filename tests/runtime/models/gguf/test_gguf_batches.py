@@ -8,7 +8,7 @@ pytest.importorskip("llama_cpp", reason="needs the gguf extra")
 
 from tests.contracts.drafters import CASES
 from tests.contracts.test_batches import check_that_none_changes_another
-from tests.support.unequal_sequences import COUNTS, LENGTHS, UNEQUAL
+from tests.support.passes import COUNTS, LENGTHS, UNEQUAL
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
