@@ -64,7 +64,7 @@ def pair_drafters(models: "ModelPair", heads: Mapping[str, Path]) -> "dict[str, 
     """
     from treeopt import bundled as bundle
     from treeopt.trees import TreeFile, chain, level_widths
-    from treeopt.trees.drafter_setting import DrafterSetting, SettingValue
+    from treeopt.trees.drafter_setting import DrafterSetting
 
     tree = level_widths([2, 2, 2, 1])
     own_trees: dict[str, dict[str, int]] = {
@@ -77,8 +77,7 @@ def pair_drafters(models: "ModelPair", heads: Mapping[str, Path]) -> "dict[str, 
     }
 
     def plan(name: str, folder: Path | None = None) -> TreeFile:
-        parameters = sorted(own_trees.get(name, {}).items())
-        values = tuple(SettingValue(name=parameter, value=value) for parameter, value in parameters)
+        values = tuple(sorted(own_trees.get(name, {}).items()))
         setting = DrafterSetting(name=name, source=None if folder is None else str(folder), values=values)
         return TreeFile(tree=chain(setting.longest_draft) if values else tree, drafter=setting)
 
