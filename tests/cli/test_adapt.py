@@ -1,4 +1,4 @@
-"""`treeopt run --adapt`: the same text, and what it reports and writes."""
+"""`treeopt run --adapt`: the same text, what it reports and writes, and weights that change with `--learn`."""
 
 import json
 from dataclasses import replace
@@ -9,6 +9,7 @@ import pytest
 from click.testing import Result
 
 from tests.cli.invented import call, refused, succeed
+from tests.cli.test_learning import files  # noqa: F401 - a fixture
 from tests.support.invented_machines import latency, seconds
 from treeopt.adaptation import recalibration
 from treeopt.adaptation.averages import StepTimes
@@ -16,6 +17,9 @@ from treeopt.records.latency import Timing
 from treeopt.records.measured_drafter import DecodedSequences, MeasuredDrafter, MeasuredSetting, MeasuredSettings
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
+from treeopt.runtime import load_model
+from treeopt.runtime.learning import learner
+from treeopt.runtime.models.weights import named_tensors
 from treeopt.trees import TreeFile, chain, level_widths
 from treeopt.trees.drafter_setting import drafter_setting
 
@@ -163,3 +167,62 @@ def test_profile_of_other_models_needs_force(greedy_profile: Path) -> None:
     options = ("--adapt", "--profile", "other.yaml")
     assert "other.yaml: expected its own models, bundled target + other." in run(*options).stderr
     assert run(*options, "--force", tokens=6).exit_code == 0
+
+
+SAVING = ("--save-profile", "new.yaml", "--save-draft", "new-draft")
+
+
+def assert_both_saved() -> None:
+    assert Profile.load("new.yaml").acceptances
+    assert named_tensors(load_model("new-draft"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("files", "eager")
+def test_text_stays_and_both_are_saved(quiet_profile: Path) -> None:
+    plain = run(tokens=100)
+    result = run("--learn", "--adapt", "--profile", quiet_profile, "--adapt-log", "log.jsonl", *SAVING, tokens=100)
+    assert (result.exit_code, result.stdout) == (0, plain.stdout), result.output
+    assert "re-calibration: " in result.stderr
+    assert "learning: " in result.stderr
+    assert Path("log.jsonl").read_text("utf-8")
+    assert_both_saved()
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Interrupt decoding after `steps` steps."""
+    call_learner, count = learner.Learner.__call__, 0
+
+    def interrupted(self: learner.Learner, step: Any) -> None:
+        nonlocal count
+        call_learner(self, step)
+        count += 1
+        if count == steps:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(learner.Learner, "__call__", interrupted)
+
+
+@pytest.mark.usefixtures("files", "eager")
+@pytest.mark.parametrize("several", [False, True])
+def test_interrupted_run_saves_both_whole(quiet_profile: Path, monkeypatch: pytest.MonkeyPatch, several: bool) -> None:
+    interrupt(monkeypatch, 40)
+    options = ("--learn", "--adapt", "--profile", quiet_profile, *SAVING)
+    if several:
+        Path("prompts.txt").write_text("import os\n", encoding="utf-8")
+        prompts = ("--prompts", "prompts.txt", "--batch-size", 1, "-o", "out.jsonl")
+        result = call("run", "tree.json", *prompts, "--temperature", 0, "--max-new-tokens", 400, *options)
+    else:
+        result = run(*options, tokens=400)
+    assert result.exit_code == 130, result.output
+    assert_both_saved()
+
+
+@pytest.mark.usefixtures("folder")
+def test_run_that_is_interrupted_at_once_saves_nothing(greedy_profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    level_widths([2, 1]).save("tree.json")
+    interrupt(monkeypatch, 1)
+    result = run("--learn", "--adapt", "--profile", greedy_profile, *SAVING)
+    assert result.exit_code == 130, result.output
+    assert "decode more text" in result.stderr
+    assert [path.name for path in Path().iterdir()] == ["tree.json"]

@@ -1,6 +1,12 @@
+"""Forked tests, and the package that is tested."""
+
+from pathlib import Path
+
 import pytest
 
+import treeopt
 from tests.support.forked import forks, in_fork
+from tests.support.origin import misplaced
 
 
 @forks
@@ -14,3 +20,10 @@ def test_a_failure_in_a_fork_is_found(outcome):
 
     with pytest.raises(AssertionError, match="the fork ended with exit code"):
         fails()
+
+
+def test_another_treeopt_than_the_one_to_be_tested_is_found(tmp_path):
+    assert misplaced(Path(treeopt.__file__).parent) is None
+    found = misplaced(tmp_path)
+    assert found is not None
+    assert found.startswith(f"treeopt: expected in {tmp_path}. Got ")
