@@ -1,14 +1,10 @@
 """Benchmarks, tools and examples can be imported without side effects."""
 
-import ast
 import tomllib
 
 import pytest
 
 from tests.scripts import FOLDERS, ROOT, script, scripts
-
-GUARDS = {"__name__ == '__main__'", "TYPE_CHECKING"}
-HARMLESS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 
 
 @pytest.mark.parametrize("path", scripts(), ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -18,20 +14,6 @@ def test_a_script_can_be_imported(path, capsys):
         pytest.importorskip("llama_cpp", reason="needs the gguf extra")
     script(path)
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("path", scripts(), ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_scripts_have_a_main_guard(path):
-    first, *lines = ast.parse(path.read_text("utf-8")).body
-    assert isinstance(first, ast.Expr), "the docstring is missing"
-    statements = [line for line in lines if not isinstance(line, HARMLESS) and not is_text(line)]
-    assert [
-        line.lineno for line in statements if not isinstance(line, ast.If) or ast.unparse(line.test) not in GUARDS
-    ] == []
-
-
-def is_text(line: ast.stmt) -> bool:
-    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
 
 
 def test_broken_script_imports_are_detected(tmp_path):
