@@ -201,7 +201,7 @@ def test_predictions_equal_the_plans_on_sequences_like_the_measured_ones():
     costs = costs_of(profile)
     lookups = Lookups(measured_lookups(profile, costs, SAMPLING, NODES), costs)
     for counted in decodes.settings:
-        setting = PromptLookupSetting(**{value.name: value.value for value in counted.values})
+        setting = PromptLookupSetting(**dict(counted.values))
         decoded = counted.decoded
         drafted = decoded.total_passes[-1] if decoded.pass_tokens[-1] > 1 else 0
         steps = sum(decoded.tokens), sum(decoded.steps), drafted

@@ -207,7 +207,7 @@ class Decoder:
         """Return an iterator over the new tokens of each step; arguments as for `generate`."""
         self._setup.check_request(token_ids, max_new_tokens)
         criteria = self._stopping_criteria(GenerationRequest(token_ids, max_new_tokens, stop))
-        self._begin(token_ids, seed)
+        self.start(token_ids, seed=seed)
         return (step.tokens[:count] for step, count in self._run_steps(self.step, criteria, self._sequence))
 
     def decode_steps(
@@ -308,10 +308,6 @@ class Decoder:
         tokens than the decoder takes.
         """
         self._setup.check_request(token_ids, 0)
-        self._begin(token_ids, seed)
-
-    def _begin(self, token_ids: Sequence[int], seed: int | None) -> None:
-        """Begin a checked sequence."""
         self._stepper.end(self._sequence)
         self._reserve(1)
         self._sequence, seed = self._number_sequence(seed)
