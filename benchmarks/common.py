@@ -64,7 +64,7 @@ def pair_drafters(models: "ModelPair", heads: Mapping[str, Path]) -> "dict[str, 
     """
     from treeopt import bundled as bundle
     from treeopt.trees import TreeFile, chain, level_widths
-    from treeopt.trees.drafter_setting import DrafterSetting
+    from treeopt.trees.drafter_setting import drafter_setting
 
     tree = level_widths([2, 2, 2, 1])
     own_trees: dict[str, dict[str, int]] = {
@@ -77,8 +77,8 @@ def pair_drafters(models: "ModelPair", heads: Mapping[str, Path]) -> "dict[str, 
     }
 
     def plan(name: str, folder: Path | None = None) -> TreeFile:
-        values = tuple(sorted(own_trees.get(name, {}).items()))
-        setting = DrafterSetting(name=name, source=None if folder is None else str(folder), values=values)
+        source, values = None if folder is None else str(folder), own_trees.get(name, {})
+        setting = drafter_setting(name, source=source, **values)
         return TreeFile(tree=chain(setting.longest_draft) if values else tree, drafter=setting)
 
     drafters = {"plain": TreeFile(tree=chain(0))}
