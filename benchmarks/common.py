@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tqdm import tqdm
 
@@ -67,7 +67,7 @@ def pair_drafters(models: "ModelPair", heads: Mapping[str, Path]) -> "dict[str, 
     from treeopt.trees.drafter_setting import drafter_setting
 
     tree = level_widths([2, 2, 2, 1])
-    own_trees: dict[str, dict[str, int]] = {
+    own_trees: dict[str, dict[str, Any]] = {
         "eagle2": {"top_k": 2, "depth": 5, "nodes": 9},
         "specexec": {"budget": 16, "branching": 4, "batch": 4, "max_passes": 5},
         "redrafter": {"width": 2, "length": 5},
