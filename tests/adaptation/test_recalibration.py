@@ -29,6 +29,7 @@ from treeopt.records.latency import Timing
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import RuleSteps, TimedTree
+from treeopt.runtime.decoding.observer import StepSeconds
 from treeopt.solver import solve
 from treeopt.trees import chain, level_widths
 
@@ -162,6 +163,20 @@ def test_overhead_of_levels_is_not_taken_for_slower_drafting():
         profile([replace(latency(MACHINE), steps=(steps,))], [acceptance(GOOD)]), GOOD, machine
     )
     decoder.decode(recalibration, 1000)
+    assert recalibration.changes == []
+
+
+def test_a_catch_up_pass_is_not_taken_for_slower_drafting():
+    machine = MACHINE._replace(draft=[0.1] * NODES, overhead=0.25)  # the draft reads accepted tokens
+    table = [[0.45, 0.2, 0.1, 0.05]] * DEPTH
+    decoder, recalibration = start(profile_of(machine, table), table, machine)
+
+    def seconds() -> StepSeconds:
+        drafted, verify, overhead = SimulatedDecoder.seconds(decoder)
+        return StepSeconds(drafted + overhead, verify, 0.0)
+
+    decoder.seconds = seconds
+    decoder.decode(recalibration, 300)
     assert recalibration.changes == []
 
 

@@ -112,14 +112,17 @@ class Candidates:
         self.costs.at(self.costs.planned).tree_s(tree)
 
     def step_parts(self, tree: TokenTree, context: int) -> tuple[float, float]:
-        """Return the profile's seconds of a step: drafting, and everything else."""
+        """Return the profile's seconds of a step: drafting with host overhead, and verification.
+
+        The draft's catch-up pass is host overhead in a profile, and part of drafting in a step.
+        """
         draft_s, step_s = (float(seconds[0]) for seconds in self._seconds((tree,), context))
         return draft_s, step_s - draft_s
 
     def _measured_seconds(self, trees: tuple[TokenTree, ...], context: int) -> tuple[Float64, Float64]:
-        """Return (trees,) each: the profile's seconds of drafting in a step, and of the whole step."""
+        """Return (trees,) each: the profile's seconds of drafting with host overhead, and of the whole step."""
         breakdown = self.costs.at(context).breakdown(*sizes(trees))
-        return breakdown.draft, breakdown.step_s
+        return breakdown.draft + breakdown.overhead, breakdown.step_s
 
     def _replayed(self, tree: TokenTree) -> Float64:
         if self._ranks is None or tree.nodes == 1:
@@ -191,5 +194,8 @@ def measured_as(acceptance: MeasuredAcceptance, decoder: Decoder) -> bool:
 
 
 def _slow_drafts(costs: StepCosts, factor: float) -> StepCosts:
-    """Return costs whose drafting takes longer by a factor."""
-    return costs if factor == 1 else replace(costs, draft=Curve.of(factor * costs.draft_s))
+    """Return costs whose drafting and host overhead take longer by a factor."""
+    if factor == 1:
+        return costs
+    overhead_s, branching_s = factor * costs.overhead_s, factor * costs.branching_s
+    return replace(costs, draft=Curve.of(factor * costs.draft_s), overhead_s=overhead_s, branching_s=branching_s)
