@@ -166,9 +166,10 @@ def test_overhead_of_levels_is_not_taken_for_slower_drafting():
     assert recalibration.changes == []
 
 
-def test_a_catch_up_pass_is_not_taken_for_slower_drafting():
-    machine = MACHINE._replace(draft=[0.1] * NODES, overhead=0.25)  # the draft reads accepted tokens
-    table = [[0.45, 0.2, 0.1, 0.05]] * DEPTH
+@pytest.mark.parametrize(("level_s", "catch_up_s", "p"), [(0.05, 0.6, 0.7), (0.1, 0.6, 0.8), (0.2, 0.3, 0.7)])
+def test_a_catch_up_pass_is_not_taken_for_slower_drafting(level_s, catch_up_s, p):
+    machine = MACHINE._replace(draft=[level_s] * NODES, overhead=catch_up_s)
+    table = [[p, 0.05, 0.02, 0.01]] * DEPTH
     decoder, recalibration = start(profile_of(machine, table), table, machine)
 
     def seconds() -> StepSeconds:
@@ -176,7 +177,7 @@ def test_a_catch_up_pass_is_not_taken_for_slower_drafting():
         return StepSeconds(drafted + overhead, verify, 0.0)
 
     decoder.seconds = seconds
-    decoder.decode(recalibration, 300)
+    decoder.decode(recalibration, 600)
     assert recalibration.changes == []
 
 
