@@ -168,7 +168,7 @@ class Recalibration:
         self._predicted_s = self._predicted_step_s()
 
     def _predicted_step_s(self) -> tuple[float, float]:
-        """Return the profile's seconds of drafting in a step, and of everything else."""
+        """Return the profile's seconds of drafting with host overhead, and of verification; of prompt lookup, 0 and the whole step."""
         if isinstance(self.strategy, TokenTree):
             return self._candidates.step_parts(self.strategy, self._context)
         return 0.0, self._lookups.prediction(self.strategy, self._context).step_s
