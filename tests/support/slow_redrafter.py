@@ -49,7 +49,7 @@ class SlowHead:
 def slow_beams(log_probs_after, width, length):
     """Return the beams, the best first: at every length the best of all that go on from those before.
 
-    `log_probs_after(path)` returns the log-probabilities of the token after a path; Python's sort keeps equals in order.
+    `log_probs_after(path)` returns the log-probabilities of the token after a path.
     """
     beams = [(0.0, ())]
     for _ in range(length):

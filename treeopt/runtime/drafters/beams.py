@@ -1,17 +1,17 @@
 """Beam search, and the tree of its beams, in which common prefixes share nodes (Zhang et al., 2024, section 3)."""
 
 from collections.abc import Callable, Sequence
-from math import isnan, nan
 from operator import itemgetter
 
 import torch
 from torch import Tensor
 
 from treeopt.runtime.drafters.drafter import intern_tree
-from treeopt.runtime.models.finite import copy_to_host
 from treeopt.trees import TokenTree
 
 Beam = tuple[int, ...]
+NOT_FINITE = -1
+"""In place of the tokens of a sequence after a distribution that is not finite."""
 
 
 def beam_search(
@@ -24,8 +24,8 @@ def beam_search(
 ) -> list[list[Beam]]:
     """Return the `width` most probable beams of `length` tokens of each sequence, the best first.
 
-    The `width` best prefixes are kept at every length; ties are broken by the rank of the prefix before, then by token.
-    A sequence has no beams if log-probabilities after one of its prefixes are NaN.
+    The `width` best prefixes are kept at every length.  A sequence has no beams if log-probabilities after one of its
+    prefixes are NaN.  Takes one host sync.
 
     Args:
         states: (sequences, S), before the first token of each.
@@ -35,56 +35,23 @@ def beam_search(
         width: beams of each sequence, at least 1.
         length: tokens of each beam, at least 1.
     """
-    beams: list[list[Beam]] = [[()] for _ in states]
-    scores = score(states)
+    sequences = torch.arange(len(states), device=states.device)[:, None]
+    beams = sequences.new_empty((len(states), 1, 0))
+    totals = torch.zeros((len(states), 1), device=states.device)
     for remaining in range(length - 1, -1, -1):
-        prefixes, vocabulary = len(scores) // len(beams), scores.shape[1]
-        best = top_per_row(scores.view(len(beams), -1), width)
-        beams = [
-            [(*before[index // vocabulary], index % vocabulary) for index, _ in candidates]
-            for before, candidates in zip(beams, best, strict=True)
-        ]
-        if not remaining or not any(best):
-            break
-        widest = max(map(len, best))
-        extensions = [
-            (sequence * prefixes + index // vocabulary, index % vocabulary, total)
-            for sequence, candidates in enumerate(best)
-            for index, total in candidates or [(0, nan)] * widest  # padding for a sequence without beams
-        ]
-        *indices, totals = zip(*extensions, strict=True)
-        rows, tokens = torch.tensor(indices).to(states.device, non_blocking=True)
-        states = advance(states[rows], tokens)
-        cumulative = torch.tensor(totals, dtype=scores.dtype).to(states.device, non_blocking=True)
-        scores = cumulative[:, None] + score(states)
-    return beams
-
-
-def top_per_row(scores: Tensor, count: int) -> list[list[tuple[int, float]]]:
-    """Return the indices and values of the largest scores of each row (rows, n), in falling order, ties by index.
-
-    A row with a NaN gives an empty list.  Takes one host sync, and another for each row with ties beyond `count`.
-
-    >>> top_per_row(torch.tensor([[1.0, 3.0, 2.0, 3.0, 2.0]]), 3)
-    [[(1, 3.0), (3, 3.0), (2, 2.0)]]
-    """
-    top = scores.topk(min(count + 1, scores.shape[1]))
-    indices, values = copy_to_host(top.indices.flatten(), top.values.flatten())
-    size = top.indices.shape[1]
-    return [
-        _sort_top(row, indices[start : start + size], values[start : start + size], count)
-        for row, start in zip(scores, range(0, len(indices), size), strict=True)
-    ]
-
-
-def _sort_top(scores: Tensor, indices: Sequence[int], values: Sequence[float], count: int) -> list[tuple[int, float]]:
-    """Return the top of one row, given its `count` + 1 largest values."""
-    if isnan(values[0]):  # topk ranks NaN first
-        return []
-    if values[count:] == values[count - 1 : count]:  # a tie: topk may have dropped the smaller index
-        tied = (scores >= values[-1]).nonzero()[:, 0]
-        indices, values = copy_to_host(tied, scores[tied])
-    return sorted(zip(indices, values, strict=True), key=lambda item: (-item[1], item[0]))[:count]
+        log_probs = score(states)
+        children = min(width, log_probs.shape[1])
+        scores, tokens = log_probs.topk(children)  # topk ranks NaN first, and sums of NaN are NaN
+        scores = scores + totals.flatten()[:, None]
+        scores, tokens = scores.view(len(sequences), -1), tokens.view(len(sequences), -1)
+        totals, best = scores.topk(min(width, scores.shape[1]))
+        prefixes, tokens = best // children, tokens.gather(1, best)
+        beams = torch.cat([beams[sequences, prefixes], tokens[:, :, None]], 2)
+        if remaining:
+            before = states.unflatten(0, (len(sequences), -1))[sequences, prefixes]
+            states = advance(before.flatten(0, 1), tokens.flatten())
+    found = beams.masked_fill(totals[:, :1, None].isnan(), NOT_FINITE).tolist()
+    return [[tuple(beam) for beam in row] if row[0][0] != NOT_FINITE else [] for row in found]
 
 
 def merge_beams(beams: Sequence[Beam]) -> tuple[TokenTree, list[int]]:
