@@ -1,10 +1,14 @@
 """Measure re-calibration: streams that change at one point, decoded with several strategies in interleaved runs.
 
     python benchmarks/recalibration.py [--streams all] [--repeats 3] [--tokens 4000] [--threads 1]
+    python benchmarks/recalibration.py --streams all --tokens 6000 --times profile
 
 `fixed` keeps the plan made before the change; `adapted` re-calibrates it while decoding; `learning` also trains the draft model;
 `best` uses the plan of a profile measured after the change. Rates are tokens per second after the change, or over the whole
 stream if nothing changes, without prefill. `share` is the gain of `adapted` over that of `best`.
+
+With `--times profile`, each step takes as long as its profile predicts. This shows the choice of strategies without the machine's
+noise, and also without the time of checks and of training.
 """
 
 import time
@@ -20,11 +24,13 @@ from tqdm import tqdm
 
 from treeopt import bundled
 from treeopt.adaptation import Recalibration
+from treeopt.adaptation.candidates import Candidates
 from treeopt.adaptation.strategy import describe_strategy
 from treeopt.profiler.bench.losslessness import greedy_losslessness
 from treeopt.records.profile import Profile
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.observer import Observer, combine_observers
+from treeopt.runtime.decoding.observer import Controller, Observer, StepEvent, StepSeconds, combine_observers
+from treeopt.runtime.drafters.drafter import ROOT_ONLY
 from treeopt.runtime.learning.learner import make_learning_copy
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import ModelPair, load_pair
@@ -47,14 +53,68 @@ class Decoded:
         return sum(map(len, self.tokens[first:])) / sum(self.seconds[first:])
 
 
+class ProfileClock:
+    """A clock that each step advances by its time in a profile.
+
+    Args:
+        profiles: by the id of each part of a stream.
+    """
+
+    def __init__(self, profiles: dict[int, Profile]) -> None:
+        self._profiles = profiles
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def time_steps(self, part: Part, observer: Observer | None) -> Observer:
+        """Return an observer of a decoder of a part, which advances the clock and passes its times on."""
+        candidates = Candidates(self._profiles[id(part)], request_for(part), ROOT_ONLY, Effort().max_nodes)
+        return _ProfileTimes(self, candidates, observer)
+
+
+@dataclass(slots=True)
+class _ProfileTimes:
+    clock: ProfileClock
+    candidates: Candidates
+    observer: Observer | None
+
+    def attach(self, decoder: Decoder) -> None:
+        if isinstance(self.observer, Controller):
+            self.observer.attach(decoder)
+
+    def largest_tree_nodes(self, tree: TokenTree) -> int:
+        return self.observer.largest_tree_nodes(tree) if isinstance(self.observer, Controller) else tree.nodes
+
+    def __call__(self, step: StepEvent) -> None:
+        context = self.candidates.costs.rounded(len(step.tokens))
+        draft_s, verify_s = self.candidates.step_parts(step.proposal.tree, context)
+        self.clock.now_s += draft_s + verify_s
+        if self.observer is not None:
+            self.observer(step._replace(seconds=StepSeconds(draft_s, verify_s, 0.0)))
+
+
 def build_decoder(
-    models: ModelPair, part: Part, plan: TokenTree, observer: Observer | None, draft: LanguageModel | None = None
+    models: ModelPair,
+    part: Part,
+    plan: TokenTree,
+    observer: Observer | None,
+    draft: LanguageModel | None = None,
+    *,
+    clock: ProfileClock | None,
 ) -> Decoder:
+    if clock is not None:
+        observer = clock.time_steps(part, observer)
     return Decoder(models.target, draft or part.draft, plan, rule=RULE, sampling=part.sampling, on_step=observer)
 
 
 def strategy_builders(
-    models: ModelPair, stream: Stream, before: Profile, plans: Sequence[TokenTree], changes: list[str]
+    models: ModelPair,
+    stream: Stream,
+    before: Profile,
+    plans: Sequence[TokenTree],
+    changes: list[str],
+    clock: ProfileClock | None = None,
 ) -> dict[str, list[Callable[[], Decoder]]]:
     """Return functions that build each strategy's decoder before and after the change."""
     parts = (stream.before, stream.after)
@@ -63,6 +123,7 @@ def strategy_builders(
         return Recalibration(
             before,
             request_for(stream.before),
+            now_s=clock or time.perf_counter,
             on_change=lambda change: notes.append(
                 f"{describe_strategy(change.before)} -> {describe_strategy(change.after)} ({change.why})"
             ),
@@ -75,18 +136,23 @@ def strategy_builders(
         if id(part.draft) not in copies:  # one copy of each draft, over both parts
             copies[id(part.draft)] = make_learning_copy(part.draft)
         draft, learner = copies[id(part.draft)]
-        return build_decoder(models, part, plans[0], combine_observers(learning, learner), draft)
+        return build(part, plans[0], combine_observers(learning, learner), draft)
 
+    build = partial(build_decoder, models, clock=clock)
     return {
-        FIXED: [partial(build_decoder, models, part, plans[0], None) for part in parts],
-        ADAPTED: [partial(build_decoder, models, part, plans[0], adapting) for part in parts],
+        FIXED: [partial(build, part, plans[0], None) for part in parts],
+        ADAPTED: [partial(build, part, plans[0], adapting) for part in parts],
         LEARNING: [partial(learning_decoder, part) for part in parts],
-        BEST: [partial(build_decoder, models, part, plan, None) for part, plan in zip(parts, plans, strict=True)],
+        BEST: [partial(build, part, plan, None) for part, plan in zip(parts, plans, strict=True)],
     }
 
 
 def decode(
-    stream: Stream, builders: dict[str, list[Callable[[], Decoder]]], effort: Effort, changed: int
+    stream: Stream,
+    builders: dict[str, list[Callable[[], Decoder]]],
+    effort: Effort,
+    changed: int,
+    clock: ProfileClock | None = None,
 ) -> dict[str, Decoded]:
     """Decode every sequence with every strategy, in rotating order."""
     decoded = {name: Decoded() for name in builders}
@@ -100,20 +166,24 @@ def decode(
             order = [*decoders][number % len(decoders) :] + [*decoders][: number % len(decoders)]
             for name in order:
                 if number == 0:
-                    _decode_one(decoders[name], prompt, WARM_UP_TOKENS, 0)
-                tokens, seconds = _decode_one(decoders[name], prompt, effort.new_tokens, number)
+                    _decode_one(decoders[name], prompt, WARM_UP_TOKENS, 0, time.perf_counter)
+                tokens, seconds = _decode_one(
+                    decoders[name], prompt, effort.new_tokens, number, clock or time.perf_counter
+                )
                 decoded[name].tokens.append(tokens)
                 decoded[name].seconds.append(seconds)
     return decoded
 
 
-def _decode_one(decoder: Decoder, prompt: Sequence[int], new_tokens: int, seed: int) -> tuple[list[int], float]:
+def _decode_one(
+    decoder: Decoder, prompt: Sequence[int], new_tokens: int, seed: int, now_s: Callable[[], float]
+) -> tuple[list[int], float]:
     steps = decoder.stream(prompt, new_tokens, seed=seed)  # prefill
     if decoder.target.device.type == "cuda":
         torch.cuda.synchronize(decoder.target.device)
-    start_s = time.perf_counter()
+    start_s = now_s()
     tokens = [token for committed in steps for token in committed]
-    return tokens, time.perf_counter() - start_s
+    return tokens, now_s() - start_s
 
 
 def take_median_times(repeats: Sequence[dict[str, Decoded]]) -> dict[str, Decoded]:
@@ -137,15 +207,24 @@ def compare_outputs(models: ModelPair, stream: Stream, decoded: dict[str, Decode
     return "identical" if all(same) else "DIFFER"
 
 
-def run(models: ModelPair, stream: Stream, profiles: dict[int, Profile], effort: Effort, repeats: int) -> list[str]:
-    """Return the lines of one stream's result."""
+def run(
+    models: ModelPair,
+    stream: Stream,
+    profiles: dict[int, Profile],
+    effort: Effort,
+    repeats: int,
+    *,
+    profile_times: bool = False,
+) -> list[str]:
+    """Return the lines of one stream's result, with the machine's times or those of the profiles."""
+    clock = ProfileClock(profiles) if profile_times else None
     changed = 0 if stream.steady else max(1, round(effort.change_at * effort.sequences))
     plans = [plan_for(profiles[id(part)], part) for part in (stream.before, stream.after)]
     repeated, first_changes = [], None
     for _ in range(repeats):
         changes: list[str] = []
-        builders = strategy_builders(models, stream, profiles[id(stream.before)], plans, changes)
-        repeated.append(decode(stream, builders, effort, changed))
+        builders = strategy_builders(models, stream, profiles[id(stream.before)], plans, changes, clock)
+        repeated.append(decode(stream, builders, effort, changed, clock))
         first_changes = changes if first_changes is None else first_changes
     decoded = take_median_times(repeated)
     rates = {name: strategy.tokens_per_s(changed) for name, strategy in decoded.items()}
@@ -173,6 +252,7 @@ def main() -> None:
         default=0.5,
         help="standard deviation of the noise on the perturbed draft's weights, relative to theirs",
     )
+    parser.add_argument("--times", choices=["machine", "profile"], default="machine", help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -197,7 +277,7 @@ def main() -> None:
         for part in (stream.before, stream.after):
             if id(part) not in profiles:
                 profiles[id(part)] = measure_profile(models, part, effort)
-        for line in run(models, stream, profiles, effort, args.repeats):
+        for line in run(models, stream, profiles, effort, args.repeats, profile_times=args.times == "profile"):
             tqdm.write(line)
 
 

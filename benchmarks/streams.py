@@ -41,9 +41,11 @@ class Effort:
     """Of each sequence."""
     change_at: float = 0.25
     """Share of the sequences before the change."""
+    time_budget_s: float = 60
+    """Of each profile."""
     max_nodes: int = 64
-    rounds: int = 9
     positions: int = 1536
+    """Most that are counted."""
     branching: int = 8
     depth: int = 12
 
@@ -110,14 +112,14 @@ def streams_of(models: ModelPair, perturbed: LanguageModel, new_tokens: int) -> 
 def measure_profile(models: ModelPair, part: Part, effort: Effort, *, show_progress: bool = True) -> Profile:
     """Measure acceptance and times for one part, as `treeopt profile` does."""
     max_tokens = max_sequence_tokens(models.target, part.draft)
-    available = (max_tokens - max(map(len, part.measured_prompts))) * len(part.measured_prompts)
     longest = max_tokens - ROOM_TOKENS
+    available = (max_tokens - max(map(len, part.measured_prompts))) * len(part.measured_prompts)
     settings = Settings(
         rules=(RULE,),
         samplings=(part.sampling,),
         context_tokens=tuple(sorted({min(longest, tokens) for tokens in (part.context_tokens, longest // 2, longest)})),
         max_tokens=effort.max_nodes,
-        rounds=effort.rounds,
+        time_budget_s=effort.time_budget_s,
         positions=min(effort.positions, available),
         branching=effort.branching,
         depth=effort.depth,

@@ -12,7 +12,8 @@ from treeopt.trees import TokenTree
 
 streams, recalibration = together("benchmarks", "streams", "recalibration")
 TEXT = torch.tensor([3, 1, 4, 1, 5])
-LITTLE = streams.Effort(tokens=48, new_tokens=8, max_nodes=8, rounds=1, positions=80, branching=3, depth=3)
+LITTLE = streams.Effort(tokens=48, new_tokens=8, time_budget_s=1, max_nodes=8, positions=80, branching=3, depth=3)
+pytestmark = pytest.mark.filterwarnings("ignore:acceptance. decoding two sequences:treeopt.errors.TreeoptWarning")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,25 @@ def test_a_line_has_the_rate_of_every_strategy(target, draft, stream, profiles):
     assert first.startswith("another draft")
     assert len(first.split()) == 2 + 4 + 2 + 1 + 1
     assert plan.startswith("  plan: ")
+
+
+def test_the_times_of_a_profile_do_not_depend_on_the_machine(target, draft, stream, profiles):
+    def lines():
+        return recalibration.run(pair_of(target, draft), stream, profiles, LITTLE, 1, profile_times=True)
+
+    assert lines() == lines()
+
+
+def test_a_profile_clock_adds_up_the_predicted_steps(target, draft, stream, profiles):
+    clock = recalibration.ProfileClock(profiles)
+    seen = []
+    decoder = recalibration.build_decoder(
+        pair_of(target, draft), stream.before, TokenTree([-1, 0]), seen.append, clock=clock
+    )
+    for _ in decoder.generate([1, 2, 3], 8):
+        pass
+    assert clock() > 0
+    assert clock() == pytest.approx(sum(sum(event.seconds) for event in seen))
 
 
 def test_each_sequence_takes_the_median_of_its_repeats():
