@@ -105,7 +105,7 @@ def test_a_step_counts_half_after_the_half_life():
 
 def test_deviating_steps_discard_most_counts():
     profile = np.array([[0.8]])
-    for p, kept in ((0.8, True), (0.3, False)):
+    for p, kept in ((0.8, True), (0.1, False)):
         average, _ = average_of(0.8, 400.0, profile=profile, steps=200)
         average.add(Outcomes(np.array([[64.0]]), np.array([[64 * p]])), 64, profile)
         tried = float(average.outcomes.tried[0, 0])

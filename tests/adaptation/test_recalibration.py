@@ -93,21 +93,23 @@ def test_without_a_change_switches_are_rare_and_cost_at_most_1_percent(table):
     assert weighted_s / decoder.now_s > 0.99
 
 
-def test_sequences_that_differ_cost_at_most_0_7_percent():
+def test_sequences_that_differ_cost_at_most_half_a_percent():
     """Speed of the used trees relative to the plan's, on sequences whose log odds of acceptance have a deviation of 1."""
-    p, generator = conditional(np.array(MIDDLE)), np.random.default_rng(2)
-    used, planned = np.zeros((2, 2))  # tokens and seconds
-    decoder, recalibration = start(profile_of(MACHINE, MIDDLE), MIDDLE, MACHINE, seed=2)
-    plan_tree = decoder.tree
-    for _ in range(60):
-        decoder.table = joint(apply_shift(p, np.full(p.shape, generator.standard_normal()))).tolist()
-        for _ in range(10):
-            for tree, totals in ((decoder.tree, used), (plan_tree, planned)):
-                paths = paths_of(tree.parents.tolist())
-                totals += tokens(paths, decoder.table), step_s(paths, MACHINE)
-            decoder.decode(recalibration, 7)
-    assert recalibration.changes
-    assert (used[0] / used[1]) / (planned[0] / planned[1]) > 0.993
+    p, changes = conditional(np.array(MIDDLE)), 0
+    for seed in (2, 3, 4):
+        generator, (used, planned) = np.random.default_rng(seed), np.zeros((2, 2))  # tokens and seconds
+        decoder, recalibration = start(profile_of(MACHINE, MIDDLE), MIDDLE, MACHINE, seed=2)
+        plan_tree = decoder.tree
+        for _ in range(60):
+            decoder.table = joint(apply_shift(p, np.full(p.shape, generator.standard_normal()))).tolist()
+            for _ in range(10):
+                for tree, totals in ((decoder.tree, used), (plan_tree, planned)):
+                    paths = paths_of(tree.parents.tolist())
+                    totals += tokens(paths, decoder.table), step_s(paths, MACHINE)
+                decoder.decode(recalibration, 7)
+        changes += len(recalibration.changes)
+        assert (used[0] / used[1]) / (planned[0] / planned[1]) > 0.995, seed
+    assert changes
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])

@@ -20,12 +20,12 @@ from treeopt.records.accepted_ranks import AcceptedRanks, step_starts
 from treeopt.runtime.decoding.observer import StepSeconds
 from treeopt.trees import TokenTree
 
-HALF_LIFE_STEPS = 128
+HALF_LIFE_STEPS = 256
 PROFILE_TRIALS, UNMEASURED_TRIALS = 32.0, 6.0
 """Weight of the profile in the shift, in trials; the second if it was measured with another sampling or draft model."""
 CELL_TRIALS = 40.0
 """Weight of the shifted profile at one depth and rank, in trials."""
-MAX_Z_SCORE = 3.0
+MAX_Z_SCORE = 4.5
 """Deviation of recent steps from the average, in standard errors, above which most earlier counts are discarded."""
 RECENT_HALF_LIFE_STEPS, RETAINED = 64, 0.2
 """Half-life of the recent steps, and the fraction of the earlier counts that is kept."""
