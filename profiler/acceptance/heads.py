@@ -87,8 +87,9 @@ def build_head_sequence(
     logits = target.logits(states.last[first - 1 :])
     check_logits(target, "target", logits)
     requested = states if requested_states.last else HiddenStates(states.layers, None)
+    start = 0 if requested_states.all_tokens else first - 2
     return HeadSequence(
-        requested.rows(slice(0 if requested_states.all_tokens else first - 2, len(inputs) - 1)),
+        requested.map(lambda layer: layer[start : len(inputs) - 1]),
         F.one_hot(logits.argmax(-1), logits.shape[-1]).float() if sampling.greedy else distribution(logits, sampling),
         sequence[first:],
         sequence[:first],

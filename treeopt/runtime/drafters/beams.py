@@ -1,6 +1,7 @@
 """Beam search, and the tree of its beams, in which common prefixes share nodes (Zhang et al., 2024, section 3)."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from operator import itemgetter
 
 import torch
@@ -10,8 +11,6 @@ from treeopt.runtime.drafters.drafter import intern_tree
 from treeopt.trees import TokenTree
 
 Beam = tuple[int, ...]
-NOT_FINITE = -1
-"""In place of the tokens of a sequence after a distribution that is not finite."""
 
 
 def beam_search(
@@ -36,22 +35,32 @@ def beam_search(
         length: tokens of each beam, at least 1.
     """
     sequences = torch.arange(len(states), device=states.device)[:, None]
-    beams = sequences.new_empty((len(states), 1, 0))
-    totals = torch.zeros((len(states), 1), device=states.device)
-    for remaining in range(length - 1, -1, -1):
-        log_probs = score(states)
-        children = min(width, log_probs.shape[1])
-        scores, tokens = log_probs.topk(children)  # topk ranks NaN first, and sums of NaN are NaN
-        scores = scores + totals.flatten()[:, None]
-        scores, tokens = scores.view(len(sequences), -1), tokens.view(len(sequences), -1)
+    log_probs = score(states)
+    children = min(width, log_probs.shape[1])
+    totals, tokens = log_probs.topk(children)  # topk ranks NaN first, and sums of NaN are NaN
+    levels, before = [tokens], states.repeat_interleave(children, 0)
+    for _ in range(length - 1):
+        states = advance(before, tokens.flatten())
+        scores, likeliest = score(states).topk(children)
+        scores = (scores + totals.view(-1, 1)).view(len(sequences), -1)
         totals, best = scores.topk(min(width, scores.shape[1]))
-        prefixes, tokens = best // children, tokens.gather(1, best)
-        beams = torch.cat([beams[sequences, prefixes], tokens[:, :, None]], 2)
-        if remaining:
-            before = states.unflatten(0, (len(sequences), -1))[sequences, prefixes]
-            states = advance(before.flatten(0, 1), tokens.flatten())
-    found = beams.masked_fill(totals[:, :1, None].isnan(), NOT_FINITE).tolist()
-    return [[tuple(beam) for beam in row] if row[0][0] != NOT_FINITE else [] for row in found]
+        prefixes, tokens = best // children, likeliest.view(len(sequences), -1).gather(1, best)
+        levels += [prefixes, tokens]
+        before = states[(sequences * (len(states) // len(sequences)) + prefixes).flatten()]
+    not_finite = totals[:, :1].isnan().long()
+    rows = torch.cat([not_finite, *levels], 1).tolist()
+    widths = [level.shape[1] for level in levels[::2]]
+    return [[] if row[0] else _join_levels(row[1:], widths) for row in rows]
+
+
+def _join_levels(numbers: Sequence[int], widths: Sequence[int]) -> list[Beam]:
+    """Return the beams, given the tokens of the first level, then of each level the indices of the prefixes and the tokens."""
+    remaining = iter(numbers)
+    beams: list[Beam] = [(token,) for token in islice(remaining, widths[0])]
+    for width in widths[1:]:
+        prefixes = [beams[index] for index in islice(remaining, width)]
+        beams = [(*prefix, token) for prefix, token in zip(prefixes, islice(remaining, width), strict=True)]
+    return beams
 
 
 def merge_beams(beams: Sequence[Beam]) -> tuple[TokenTree, list[int]]:

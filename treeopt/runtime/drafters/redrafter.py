@@ -55,7 +55,7 @@ class RedrafterHead:
     def log_probs(self, states: Tensor, context: Tensor) -> Tensor:
         """Return float32 (m, V) for the token after each state (m, hidden).
 
-        `context`, (m, hidden), is `from_hidden` of the target's hidden state of each.
+        `context`, (m, hidden) or (1, hidden), is `from_hidden` of the target's hidden state of each.
         """
         x = context + self.from_state(states)
         for block in self.blocks:
@@ -68,7 +68,8 @@ class RedrafterHead:
         context = self.from_hidden(hidden)
 
         def score(states: Tensor) -> Tensor:
-            return self.log_probs(states, context.repeat_interleave(len(states) // len(context), 0))
+            rows = len(states) // len(context)
+            return self.log_probs(states, context if len(context) == 1 else context.repeat_interleave(rows, 0))
 
         states = self.embed(torch.tensor(roots, device=self.target.device))
         return beam_search(states, score, self.advance, width=width, length=length)

@@ -43,11 +43,11 @@ class HiddenStates(NamedTuple):
 
     def row(self, row: int) -> "HiddenStates":
         """Return a copy of one token's states, each (1, hidden)."""
-        return self.rows(slice(row, row + 1))
+        return self.map(lambda states: states[row : row + 1].clone())
 
-    def rows(self, rows: slice | Tensor) -> "HiddenStates":
-        """Return a copy of the states of some tokens."""
-        return self.map(lambda states: states[rows].clone())
+    def rows(self, rows: Tensor) -> "HiddenStates":
+        """Return a copy of the states of some tokens, int64 (n,)."""
+        return self.map(lambda states: states[rows])
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "HiddenStates":
         last = None if self.last is None else function(self.last)
