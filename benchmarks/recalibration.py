@@ -152,7 +152,7 @@ def decode(
     builders: dict[str, list[Callable[[], Decoder]]],
     effort: Effort,
     changed: int,
-    clock: ProfileClock | None = None,
+    now_s: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Decoded]:
     """Decode every sequence with every strategy, in rotating order."""
     decoded = {name: Decoded() for name in builders}
@@ -166,10 +166,8 @@ def decode(
             order = [*decoders][number % len(decoders) :] + [*decoders][: number % len(decoders)]
             for name in order:
                 if number == 0:
-                    _decode_one(decoders[name], prompt, WARM_UP_TOKENS, 0, time.perf_counter)
-                tokens, seconds = _decode_one(
-                    decoders[name], prompt, effort.new_tokens, number, clock or time.perf_counter
-                )
+                    _decode_one(decoders[name], prompt, WARM_UP_TOKENS, 0, now_s)
+                tokens, seconds = _decode_one(decoders[name], prompt, effort.new_tokens, number, now_s)
                 decoded[name].tokens.append(tokens)
                 decoded[name].seconds.append(seconds)
     return decoded
@@ -224,7 +222,7 @@ def run(
     for _ in range(repeats):
         changes: list[str] = []
         builders = strategy_builders(models, stream, profiles[id(stream.before)], plans, changes, clock)
-        repeated.append(decode(stream, builders, effort, changed, clock))
+        repeated.append(decode(stream, builders, effort, changed, clock or time.perf_counter))
         first_changes = changes if first_changes is None else first_changes
     decoded = take_median_times(repeated)
     rates = {name: strategy.tokens_per_s(changed) for name, strategy in decoded.items()}

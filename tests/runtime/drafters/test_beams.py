@@ -94,6 +94,26 @@ class TestBeamSearch:
         assert search(tables[:1], 3, 3) == [[]]
 
 
+def test_tokens_are_read_from_the_device_once(monkeypatch):
+    reads, to_list = [], torch.Tensor.tolist
+
+    def tolist(tensor):
+        reads.append(tensor)
+        return to_list(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", tolist)
+    weights = torch.randn((6, 6), generator=torch.Generator().manual_seed(0))
+    beams = beam_search(
+        torch.eye(6)[:2],
+        lambda states: (states @ weights).log_softmax(-1),
+        lambda _, tokens: weights[tokens],
+        width=3,
+        length=4,
+    )
+    assert [len(beam) for row in beams for beam in row] == [4] * 6
+    assert len(reads) == 1
+
+
 def random_beams(seed):
     """Return different beams of few tokens, so that many share prefixes."""
     generator = np.random.default_rng(seed)
