@@ -2,13 +2,15 @@
 
     python benchmarks/recalibration.py [--streams all] [--repeats 3] [--tokens 4000] [--threads 1]
     python benchmarks/recalibration.py --streams all --tokens 6000 --times profile
+    python benchmarks/recalibration.py --streams all --tokens 6000 --times "second profile"
 
 `fixed` keeps the plan made before the change; `adapted` re-calibrates it while decoding; `learning` also trains the draft model;
 `best` uses the plan of a profile measured after the change. Rates are tokens per second after the change, or over the whole
 stream if nothing changes, without prefill. `share` is the gain of `adapted` over that of `best`.
 
 With `--times profile`, each step takes as long as its profile predicts. This shows the choice of strategies without the machine's
-noise, and also without the time of checks and of training.
+noise, and also without the time of checks and of training. With `--times "second profile"`, each step takes as long as another
+profile of the same models predicts, so re-calibration starts with times that are as wrong as profiles of this machine are.
 """
 
 import time
@@ -211,11 +213,10 @@ def run(
     profiles: dict[int, Profile],
     effort: Effort,
     repeats: int,
-    *,
-    profile_times: bool = False,
+    step_times: dict[int, Profile] | None = None,
 ) -> list[str]:
-    """Return the lines of one stream's result, with the machine's times or those of the profiles."""
-    clock = ProfileClock(profiles) if profile_times else None
+    """Return the lines of one stream's result, with the times that `step_times` predict for steps, or the machine's."""
+    clock = None if step_times is None else ProfileClock(step_times)
     changed = 0 if stream.steady else max(1, round(effort.change_at * effort.sequences))
     plans = [plan_for(profiles[id(part)], part) for part in (stream.before, stream.after)]
     repeated, first_changes = [], None
@@ -250,7 +251,9 @@ def main() -> None:
         default=0.5,
         help="standard deviation of the noise on the perturbed draft's weights, relative to theirs",
     )
-    parser.add_argument("--times", choices=["machine", "profile"], default="machine", help="default: %(default)s")
+    parser.add_argument(
+        "--times", choices=["machine", "profile", "second profile"], default="machine", help="default: %(default)s"
+    )
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -270,12 +273,15 @@ def main() -> None:
     tqdm.write(
         f"{'stream':<27}{FIXED:>9}{ADAPTED:>9}{LEARNING:>9}{BEST:>9}{'gain':>9}{ADAPTED:>9}{'share':>7}  outputs"
     )
-    profiles: dict[int, Profile] = {}
+    profiles, second_profiles = dict[int, Profile](), dict[int, Profile]()
+    step_times = {"machine": None, "profile": profiles, "second profile": second_profiles}[args.times]
     for stream in chosen:
         for part in (stream.before, stream.after):
             if id(part) not in profiles:
                 profiles[id(part)] = measure_profile(models, part, effort)
-        for line in run(models, stream, profiles, effort, args.repeats, profile_times=args.times == "profile"):
+                if step_times is second_profiles:
+                    second_profiles[id(part)] = measure_profile(models, part, effort)
+        for line in run(models, stream, profiles, effort, args.repeats, step_times):
             tqdm.write(line)
 
 

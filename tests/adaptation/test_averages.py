@@ -1,10 +1,13 @@
 """Averages of acceptance compared with counts by hand, and of times on invented machines."""
 
+import math
+
 import numpy as np
 import pytest
 
 from treeopt.adaptation.averages import (
     HALF_LIFE_STEPS,
+    TIMES_TOLERANCE,
     WARM_UP_STEPS,
     AcceptanceAverage,
     Outcomes,
@@ -123,7 +126,7 @@ def test_a_uniform_slowdown_changes_no_ratio():
     time_steps(times, chain(2), 320, 0.8, 2.0)
     assert times.drafting == 1.0
     time_steps(times, chain(4), 320, 1.6, 2.0, 0.8)
-    assert times.factor(chain(2)) / times.factor(chain(4)) == pytest.approx(1.0, rel=0.02)
+    assert times.step_s(chain(2), 0.4, 1.0) / times.step_s(chain(4), 0.8, 1.0) == pytest.approx(1.4 / 1.8, rel=0.02)
 
 
 def test_slower_drafting_counts_beyond_the_tolerance():
@@ -132,12 +135,36 @@ def test_slower_drafting_counts_beyond_the_tolerance():
     assert times.drafting == pytest.approx(2.0 / 1.15, rel=0.03)
 
 
-def test_the_factor_of_a_tree_is_its_time_over_the_prediction():
+def test_a_tree_takes_as_long_as_it_took():
+    """The profile's host overhead is wrong, so each depth has a draft-to-target ratio of its own."""
+    times, overhead = StepTimes(), 1.0
+    trees = {depth: (overhead + 0.5 * depth, 5.0 + 0.1 * depth) for depth in (1, 3, 10)}
+    for repeat in range(2):
+        time_steps(times, chain(0), 2 * WARM_UP_STEPS, 0.0, 5.0, 0.0, 5.0)
+        for depth, (draft_s, target_s) in trees.items():
+            time_steps(times, chain(depth), 2 * WARM_UP_STEPS, draft_s - overhead, target_s, draft_s, target_s)
+            for known in [known for known in trees if repeat or known <= depth]:
+                assert times.step_s(chain(known), *trees[known]) == pytest.approx(
+                    sum(trees[known]) - overhead, rel=0.02
+                )
+    assert times.step_s(chain(0), 0.0, 5.0) == pytest.approx(5.0, rel=0.01)
+
+
+def test_an_untried_tree_has_the_ratios_of_the_tree_with_the_most_similar_time():
     times = StepTimes()
-    time_steps(times, chain(2), 2 * WARM_UP_STEPS, 0.4, 1.0)
-    time_steps(times, chain(4), 2 * WARM_UP_STEPS, 0.4, 1.3)
-    assert times.factor(chain(2)) < times.factor(chain(7)) < times.factor(chain(4))
-    assert times.factor(chain(4)) / times.factor(chain(2)) == pytest.approx(1.7 / 1.4, rel=0.1)
+    time_steps(times, chain(1), 2 * WARM_UP_STEPS, 0.5, 1.0, 1.0, 1.0)
+    time_steps(times, chain(8), 2 * WARM_UP_STEPS, 6.0, 1.5, 8.0, 1.5)
+    tolerated = math.exp(TIMES_TOLERANCE)
+    assert times.step_s(chain(2), 2.0, 1.0) == pytest.approx(2.0 * 0.5 * tolerated + 1.0, rel=0.02)
+    assert times.step_s(chain(7), 7.0, 1.5) == pytest.approx(7.0 * 0.75 * tolerated + 1.5, rel=0.02)
+
+
+def test_times_of_all_trees_follow_a_change_of_the_draft_to_target_ratio():
+    times = StepTimes()
+    time_steps(times, chain(1), 2 * WARM_UP_STEPS, 1.0, 1.0, 1.0, 1.0)
+    time_steps(times, chain(8), 2 * WARM_UP_STEPS, 8.0, 1.0, 8.0, 1.0)
+    time_steps(times, chain(8), 20 * WARM_UP_STEPS, 16.0, 1.0, 8.0, 1.0)
+    assert times.step_s(chain(1), 1.0, 1.0) == pytest.approx(3.0, rel=0.02)
 
 
 def test_an_interruption_counts_as_a_few_steps():
@@ -145,4 +172,4 @@ def test_an_interruption_counts_as_a_few_steps():
     time_steps(times, chain(2), 96, 0.4, 1.0)
     times.add(chain(2), [StepSeconds(0.4, 1000.0, 0.0)], 0.4, 1.0)
     time_steps(times, chain(4), 96, 0.4, 1.0)
-    assert times.factor(chain(4)) == pytest.approx(1.0, abs=0.1)
+    assert times.step_s(chain(4), 0.4, 1.0) / times.step_s(chain(2), 0.4, 1.0) == pytest.approx(1.0, abs=0.1)

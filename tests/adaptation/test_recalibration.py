@@ -22,6 +22,7 @@ from tests.support.planner_oracles import every_speedup, speedup, step_s, tokens
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration, candidates
 from treeopt.adaptation.averages import apply_shift, conditional, joint
+from treeopt.adaptation.profile_update import update_latency, update_profile
 from treeopt.adaptation.recalibration import HEAD_START_S, MAX_CHECK_FRACTION
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import PlanRequest, plan
@@ -36,6 +37,7 @@ from treeopt.trees import chain, level_widths
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
 BAD = [[0.15, 0.1, 0.06, 0.04]] * DEPTH
 MIDDLE = [[0.5, 0.2, 0.1, 0.05]] * DEPTH
+WIDE = level_widths([2])
 NEVER = [[0.005] * 4] * DEPTH
 MACHINE = seconds(lambda n: 0.9 + 0.05 * n, lambda w: 0.12 + 0.01 * w, 0.05)
 SLOW_DRAFT = MACHINE._replace(draft=[4 * s for s in MACHINE.draft])
@@ -303,6 +305,30 @@ class TestUpdatedProfile:
         assert float(updated.latencies[0].verify.seconds(nodes)) == pytest.approx(slow.verify[nodes - 1])
         assert float(updated.latencies[0].verify.seconds(NODES)) == pytest.approx(MACHINE.verify[NODES - 1])
 
+    def test_times_of_other_batch_sizes_are_kept(self):
+        several = replace(latency(MACHINE), batch_size=4)
+        measured = at_temperature(profile([several], [acceptance(GOOD)]), 0.0)
+        samples = {chain(2): [StepSeconds(1.0, 9.0, 0.0)] * 64}
+        for batch_size, kept in ((4, False), (1, True)):
+            decoder, recalibration = start(measured, GOOD, MACHINE, request=PlanRequest(batch_size=4))
+            decoder.decode(recalibration, 400)
+            updated = update_profile(
+                measured,
+                decoder,
+                recalibration._acceptance.outcomes,
+                samples,
+                rule="sequoia",
+                sequences=1,
+                context_tokens=256,
+                batch_size=batch_size,
+            )
+            assert (updated.latencies == measured.latencies) is kept
+
+    def test_trees_of_one_size_are_timed_together(self):
+        samples = {tree: [StepSeconds(1.0, verify_s, 0.0)] * 64 for tree, verify_s in ((chain(2), 2.0), (WIDE, 4.0))}
+        verify = update_latency(latency(MACHINE), samples, "sequoia").verify
+        assert float(verify.seconds(3)) == pytest.approx(3.0)
+
     def test_an_acceptance_of_another_sampling_is_added(self, tmp_path):
         profile = profile_of(MACHINE, GOOD)
         profile = replace(profile, latencies=tuple(replace(item, sampled=True) for item in profile.latencies))
@@ -382,3 +408,24 @@ def test_re_calibration_starts_from_the_acceptance_at_the_planned_context():
     assert updated.acceptances[1].context_tokens == 300
     assert updated.acceptances[1].table.p[0, 0] == pytest.approx(0.15, abs=0.08)
     assert updated.latencies[0] == measured.latencies[0] != updated.latencies[1]
+
+
+def test_a_chain_may_be_deeper_than_the_candidates_of_a_table_with_one_row():
+    machine, p = seconds(lambda n: 0.9 + 0.001 * n, lambda _: 0.01, nodes=40), [0.95, 0.02]
+    decoder = SimulatedDecoder(chain(30), [p] * 30, machine, max_nodes=40, temperature=0.6, seed=0)
+    recalibration = Recalibration(profile_of(machine, p), now_s=lambda: 0.0)
+    recalibration.attach(decoder)
+    decoder.decode(recalibration, 200)
+    assert decoder.tree.max_depth >= 20
+
+
+def test_a_tree_may_be_larger_than_the_passes_that_were_timed_at_a_longer_context():
+    short, long = latency(MACHINE), latency(MACHINE, context_tokens=2048, counts=range(1, 4))
+    decoder, recalibration = start(
+        profile([short, long], [acceptance(GOOD)]), GOOD, MACHINE, request=PlanRequest(context_tokens=256)
+    )
+    assert decoder.tree.nodes > 3
+    first = decoder.tree
+    decoder.text = [1] * 2000
+    decoder.decode(recalibration, 200)
+    assert relative_speed(first, GOOD, MACHINE) > 0.9

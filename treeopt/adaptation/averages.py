@@ -159,53 +159,95 @@ class TimeRatio:
         return math.log(self._measured / self._predicted) if min(self._measured, self._predicted) > 0 else 0.0
 
 
+class RelativeTimes:
+    """Logarithms of measured over predicted seconds: what all strategies share, and the offset of each one.
+
+    A strategy without an offset takes that of the one whose predicted step takes the most similar time.
+    """
+
+    def __init__(self) -> None:
+        self.shared = 0.0
+        self._offsets: dict[Strategy, tuple[float, float]] = {}
+        """(log predicted seconds, offset) of the latest strategies, the last one used last."""
+
+    def add(self, strategy: Strategy, step_s: float, ratio: float) -> None:
+        """Add the ratio of a strategy whose step is predicted to take `step_s`.
+
+        What changes while a strategy is used is shared.  Of what has changed since its last use, half is; offsets that
+        were measured meanwhile contain it, and become smaller by as much, down to 0.
+        """
+        used = list(self._offsets)
+        offset = self._offsets.pop(strategy, (0.0, 0.0))[1]
+        change = ratio - self.shared - offset
+        if not used or strategy == used[-1]:
+            self.shared += change
+        elif strategy not in used:
+            offset = change
+        else:
+            self.shared += change / 2
+            offset += change / 2
+            for other in used[used.index(strategy) + 1 :]:
+                log_s, known = self._offsets[other]
+                self._offsets[other] = log_s, known - float(np.clip(change / 2, min(known, 0.0), max(known, 0.0)))
+        self._offsets[strategy] = math.log(step_s), offset
+        while len(self._offsets) > MAX_STRATEGIES:
+            self._offsets.pop(next(iter(self._offsets)))
+
+    def __contains__(self, strategy: Strategy) -> bool:
+        return strategy in self._offsets
+
+    def offset(self, strategy: Strategy, step_s: float) -> float:
+        if strategy in self._offsets:
+            return self._offsets[strategy][1]
+        log_s = math.log(step_s)
+        return min(self._offsets.values(), key=lambda known: abs(known[0] - log_s), default=(0.0, 0.0))[1]
+
+
 class StepTimes:
-    """Draft-to-target time ratio, and the time of each strategy, relative to the profile and to the other strategies.
+    """Times of drafting and verification, relative to the profile and to the other strategies.
 
     Only ratios count: if the whole machine slows down, the choice does not change.
     """
 
     def __init__(self) -> None:
-        self._draft, self._target, self._step = TimeRatio(), TimeRatio(), TimeRatio()
+        self._draft, self._target = TimeRatio(), TimeRatio()
         self._strategy: Strategy | None = None
         self._steps = 0
-        self._machine: float | None = None
-        """Logarithm of the machine's time over the profile's."""
-        self._strategies: dict[Strategy, float] = {}
-        """Logarithm of each strategy's time over the profile's, relative to the machine."""
+        self._drafts, self._targets = RelativeTimes(), RelativeTimes()
+        """Of drafting, relative to the machine, and of verification, whose shared ratio is the machine's."""
         self.drafting = 1.0
-        """Draft-to-target time ratio over the profile's; 1 within the tolerance."""
+        """Draft-to-target time ratio over the profile's in the latest steps that drafted; 1 within the tolerance."""
 
     def add(self, strategy: Strategy, steps: Sequence[StepSeconds], draft_s: float, target_s: float) -> None:
         """Add steps with one strategy; `draft_s` and `target_s` are the profile's seconds of one step."""
         count = len(steps)
         if strategy != self._strategy:
             self._strategy, self._steps = strategy, 0
-            self._draft, self._target, self._step = TimeRatio(), TimeRatio(), TimeRatio()
+            self._draft, self._target = TimeRatio(), TimeRatio()
         draft = sum(min(step.draft, MAX_RELATIVE_STEP * draft_s) for step in steps)
         target = sum(min(step.verify + step.accept, MAX_RELATIVE_STEP * target_s) for step in steps)
         self._draft.add(draft, count * draft_s, count)
         self._target.add(target, count * target_s, count)
-        self._step.add(draft + target, count * (draft_s * self.drafting + target_s), count)
         self._steps += count
         if self._steps < WARM_UP_STEPS:
             return
+        self._targets.add(strategy, draft_s + target_s, self._target.log)
         if draft_s > 0:
-            ratio = self._draft.log - self._target.log
-            self.drafting = math.exp(ratio - max(-TIMES_TOLERANCE, min(TIMES_TOLERANCE, ratio)))
-        if self._machine is None:
-            self._machine = self._step.log
-        if strategy in self._strategies:
-            self._machine = self._step.log - self._strategies[strategy]
-            return
-        while len(self._strategies) >= MAX_STRATEGIES:
-            self._strategies.pop(next(iter(self._strategies)))
-        self._strategies[strategy] = self._step.log - self._machine
+            self._drafts.add(strategy, draft_s + target_s, self._draft.log - self._targets.shared)
+            self.drafting = math.exp(_tolerate(self._draft.log - self._target.log))
 
-    def factor(self, strategy: Strategy) -> float:
-        """Return the time of a strategy over the profile's, relative to the machine; the mean of all for a new strategy."""
-        mean = sum(self._strategies.values()) / max(1, len(self._strategies))
-        return math.exp(self._strategies.get(strategy, mean))
+    def step_s(self, strategy: Strategy, draft_s: float, target_s: float) -> float:
+        """Return the seconds of a step relative to the machine, given the profile's seconds of its parts."""
+        whole_s = draft_s + target_s
+        drafting = self._drafts.shared + self._drafts.offset(strategy, whole_s)
+        if strategy not in self._drafts:
+            drafting = _tolerate(drafting)
+        return draft_s * math.exp(drafting) + target_s * math.exp(self._targets.offset(strategy, whole_s))
+
+
+def _tolerate(log_ratio: float) -> float:
+    """Return a log ratio without what may be the error of a profile."""
+    return log_ratio - max(-TIMES_TOLERANCE, min(TIMES_TOLERANCE, log_ratio))
 
 
 def conditional(rows: Float64) -> Float64:

@@ -69,8 +69,10 @@ class ContextCosts:
         ] or [first.context_tokens]
         self._shortest, self._longest = min(contexts), max(contexts)
         self._rounding = max(MIN_CONTEXT_STEP, (self._longest - self._shortest) // CONTEXTS)
-        self.at: Callable[[int], StepCosts] = cache(lambda context: step_costs(point(context), rule=acceptance.rule))
-        """Returns the step costs at a context."""
+        self.at: Callable[[int], StepCosts] = cache(
+            lambda context: step_costs(point(context), rule=acceptance.rule, max_nodes=self.max_nodes)
+        )
+        """Returns the step costs at a context, for as many nodes as at the planned one."""
         self.pass_s: Callable[[int], Float64] = cache(lambda context: pass_costs(point(context)).verify_s)
         """Returns (N + 1,): seconds of the target's pass alone, by number of tokens."""
 
@@ -91,7 +93,7 @@ class Candidates:
         self.acceptance = self._model.acceptance
         table = self.acceptance.table
         deepest = max(MAX_DEPTHS if request.max_depth is None else request.max_depth, tree.max_depth)
-        self.depths = max(1, min(deepest, table.max_depth or MAX_DEPTHS, max_nodes - 1))
+        self.depths = max(1, min(deepest, table.max_depth or deepest, max_nodes - 1))
         self.ranks = min(MAX_RANKS, table.branching)
         self.max_nodes = min(max_nodes, self.costs.max_nodes)
         rows = np.array(table.rows(self.depths)[..., : self.ranks])  # (D, parent's rank, K)
@@ -156,12 +158,15 @@ class Candidates:
         path = np.cumprod(table.rows(self.depths)[: len(self._chains) - 1, 0, 0])
         tokens = [*(1 + np.append(0, np.cumsum(path))), *map(table.expected_tokens, trees[len(self._chains) :])]
         draft_s, step_s = self._seconds(tuple(trees), context)
-        seconds = step_s + (times.drafting - 1) * draft_s
         return [
             PredictedRate(
-                tree, float(expected * self._factors[min(tree.max_depth, len(self._factors) - 1)]), float(tree_s)
+                tree,
+                float(expected * self._factors[min(tree.max_depth, len(self._factors) - 1)]),
+                times.step_s(tree, *seconds),
             )
-            for tree, expected, tree_s in zip(trees, tokens, seconds, strict=True)
+            for tree, expected, *seconds in zip(
+                trees, tokens, draft_s.tolist(), (step_s - draft_s).tolist(), strict=True
+            )
         ]
 
     def _table(self, shift: Float64) -> AcceptanceTable:

@@ -54,19 +54,21 @@ def update_profile(
         rule: of the plan, on which greedy steps do not depend.
         sequences: number of decoded sequences.
         context_tokens: of the steps.
-        batch_size: of the steps.
+        batch_size: of the steps; times of other batch sizes are kept.
 
     Raises TreeoptError if hardly any step drafted.
     """
     before = find_acceptance(profile, decoder, rule, context_tokens)
     acceptance = update_acceptance(outcomes, before, sequences=sequences)
     temperature = decoder.sampling.temperature
-    timed = [item for item in profile.latencies_at(temperature) if item.sampled in (None, temperature > 0)]
-    nearest = min(
-        (latency for latency in profile.latencies if latency in timed),
-        default=None,
-        key=lambda latency: (latency.batch_size != batch_size, abs(latency.context_tokens - context_tokens)),
-    )
+    timed = [
+        latency
+        for latency in profile.latencies
+        if latency in profile.latencies_at(temperature)
+        and latency.sampled in (None, temperature > 0)
+        and latency.batch_size == batch_size
+    ]
+    nearest = min(timed, default=None, key=lambda latency: abs(latency.context_tokens - context_tokens))
     return replace(
         replace_acceptance(profile, acceptance, before),
         latencies=tuple(
@@ -110,7 +112,9 @@ def update_acceptance(outcomes: Outcomes, before: MeasuredAcceptance, *, sequenc
 def update_latency(before: StepLatency, samples: Mapping[TokenTree, Sequence[StepSeconds]], rule: str) -> StepLatency:
     """Return latencies with the decoded trees' times: verification by size, draft passes of chains, and whole steps."""
     timed = {tree: steps for tree, steps in samples.items() if len(steps) >= MIN_SAMPLES}
-    verify = {tree.nodes: [step.verify for step in steps] for tree, steps in timed.items()}
+    verify: dict[int, list[float]] = {}
+    for tree, steps in timed.items():
+        verify.setdefault(tree.nodes, []).extend(step.verify for step in steps)
     chains = {tree: steps for tree, steps in timed.items() if 1 < tree.nodes == tree.max_depth + 1}
     drafts = [step.draft / tree.max_depth for tree, steps in chains.items() for step in steps]
     trees = [

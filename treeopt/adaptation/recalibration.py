@@ -244,11 +244,11 @@ class Recalibration:
     def _predictions(self) -> dict[Strategy, PredictedRate]:
         shift, times = self._acceptance.shift(self._expected), self._times
         trees = self._candidates.predict(shift, times, self._context, (self._planned, self.strategy))
-        lookups = self._lookups.predict(self._context, self.strategy)
-        return {
-            rate.strategy: rate._replace(step_s=rate.step_s * times.factor(rate.strategy))
-            for rate in [*trees, *lookups]
-        }
+        lookups = [
+            rate._replace(step_s=times.step_s(rate.strategy, 0.0, rate.step_s))
+            for rate in self._lookups.predict(self._context, self.strategy)
+        ]
+        return {rate.strategy: rate for rate in [*trees, *lookups]}
 
     def _fastest(self, predictions: dict[Strategy, PredictedRate] | None = None) -> PredictedRate:
         return max((predictions or self._predictions()).values(), key=lambda rate: rate.tokens_per_s)
