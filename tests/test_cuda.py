@@ -154,7 +154,7 @@ def test_logits_of_a_block_head_graph_are_those_of_the_eager_pass(fixture, reque
     caches = head.new_caches(60, 2)
     eager, graphs = (make_block_runner(head, cuda_graphs) for cuda_graphs in (False, True))
     for counts in ((0, 3), (5, 1), (2, 8), (5, 1)):
-        unread = [concatenate_layers(states.rows(slice(count))) for count in counts]
+        unread = [concatenate_layers(states.map(lambda layer, count=count: layer[:count])) for count in counts]
         inputs = [head.feed_block(7, new, cache) for new, cache in zip(unread, caches, strict=True)]
         for batch in (inputs, inputs[:1]):
             expected, replayed = (run_blocks(runner, batch, head.levels).float() for runner in (eager, graphs))

@@ -1,6 +1,6 @@
 """Beam search, and the tree of its beams, in which common prefixes share nodes (Zhang et al., 2024, section 3)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 
@@ -34,28 +34,31 @@ def beam_search(
         width: beams of each sequence, at least 1.
         length: tokens of each beam, at least 1.
     """
-    sequences = torch.arange(len(states), device=states.device)[:, None]
+    sequences = len(states)
+    first_rows = torch.arange(sequences, device=states.device)[:, None]
     log_probs = score(states)
     children = min(width, log_probs.shape[1])
-    totals, tokens = log_probs.topk(children)  # topk ranks NaN first, and sums of NaN are NaN
+    totals, likeliest = log_probs.topk(children)  # topk ranks NaN first, and sums of NaN are NaN
+    tokens = likeliest.flatten()
     levels, before = [tokens], states.repeat_interleave(children, 0)
     for _ in range(length - 1):
-        states = advance(before, tokens.flatten())
+        states = advance(before, tokens)
         scores, likeliest = score(states).topk(children)
-        scores = (scores + totals.view(-1, 1)).view(len(sequences), -1)
+        scores = (scores + totals.view(-1, 1)).view(sequences, -1)
         totals, best = scores.topk(min(width, scores.shape[1]))
-        prefixes, tokens = best // children, likeliest.view(len(sequences), -1).gather(1, best)
+        best = (best + scores.shape[1] * first_rows).flatten()  # among the children of all sequences
+        prefixes, tokens = best // children, likeliest.flatten().index_select(0, best)
         levels += [prefixes, tokens]
-        before = states[(sequences * (len(states) // len(sequences)) + prefixes).flatten()]
-    not_finite = totals[:, :1].isnan().long()
-    rows = torch.cat([not_finite, *levels], 1).tolist()
-    widths = [level.shape[1] for level in levels[::2]]
-    return [[] if row[0] else _join_levels(row[1:], widths) for row in rows]
+        before = states.index_select(0, prefixes)
+    numbers = iter(torch.cat([totals[:, 0].isnan().long(), *levels]).tolist())
+    not_finite = list(islice(numbers, sequences))
+    beams = _join_levels(numbers, [len(level) for level in levels[::2]])
+    each = len(beams) // sequences
+    return [[] if missing else beams[number * each :][:each] for number, missing in enumerate(not_finite)]
 
 
-def _join_levels(numbers: Sequence[int], widths: Sequence[int]) -> list[Beam]:
+def _join_levels(remaining: Iterator[int], widths: Sequence[int]) -> list[Beam]:
     """Return the beams, given the tokens of the first level, then of each level the indices of the prefixes and the tokens."""
-    remaining = iter(numbers)
     beams: list[Beam] = [(token,) for token in islice(remaining, widths[0])]
     for width in widths[1:]:
         prefixes = [beams[index] for index in islice(remaining, width)]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle.head import EagleHead, EagleSequence
 from treeopt.runtime.drafters.heads import check_children
@@ -86,8 +87,8 @@ class DraftModelSequence:
         """Return nodes of the step's tree as input of a pass."""
         return SequenceInput(self.cache, tokens, nodes)
 
-    def store(self, nodes: PassNodes, output: Output) -> None:
-        """Store what the children of these nodes need of the output: nothing but the cache."""
+    def store(self, output: Output) -> None:
+        """Store what the children of the fed nodes need of the output: nothing but the cache."""
 
     def accept(self, step: Step) -> None:
         """Commit the fed nodes of the accepted path; the other committed tokens are pending."""
@@ -135,10 +136,15 @@ class NodeDrafter(SequenceDrafter[DraftSequence]):
         super().__init__(partial(new_draft_sequences, model, capacity, max_fed))
 
 
-def check_drafted_children(argument: str, children: int, model: DraftModel) -> None:
-    """Raise InvalidValueError, naming the argument, for more children of a node than a model predicts tokens."""
+def check_drafted(argument: str, model: DraftModel, *, children: int, levels: int) -> None:
+    """Raise InvalidValueError for more children of a node than a model predicts tokens, and for trees that are too deep."""
     tokens = model.tokens if isinstance(model, EagleHead) else model.config.vocabulary
     check_children(argument, children, model.name, tokens)
+    longest = model.config.max_positions
+    if levels > longest:
+        raise InvalidValueError(
+            f"{argument}: expected at most {longest} levels, the longest sequence that {model.name} takes. Got {levels}."
+        )
 
 
 def root_logits(runner: Runner, drafts: Sequence[DraftSequence]) -> Tensor:
@@ -161,8 +167,8 @@ def node_logits(
     """Feed tree nodes of each sequence in one pass and return the logits after them, concatenated."""
     inputs = [draft.feed(ids, pass_nodes) for draft, ids, pass_nodes in zip(drafts, tokens, nodes, strict=True)]
     outputs = runner.forward(inputs)
-    for draft, pass_nodes, output in zip(drafts, nodes, outputs, strict=True):
-        draft.store(pass_nodes, output)
+    for draft, output in zip(drafts, outputs, strict=True):
+        draft.store(output)
     return outputs.logits
 
 

@@ -14,12 +14,13 @@ from treeopt.runtime.drafters.draft_model import (
     DraftModel,
     DraftSequence,
     NodeDrafter,
-    check_drafted_children,
+    check_drafted,
     node_logits,
     root_logits,
     top_children,
 )
 from treeopt.runtime.drafters.drafter import CACHED_PASSES, Proposal, intern_tree
+from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.nodes import NOT_FED, PassNodes
 from treeopt.trees import TokenTree
@@ -153,15 +154,16 @@ class ExpandingDrafter(NodeDrafter):
         capacity: int,
         cuda_graphs: bool | None = None,
     ) -> None:
-        longest = model.config.max_positions
-        check_drafted_children("policy", policy.children, model)
-        if policy.longest_draft > longest:
+        check_drafted("policy", model, children=policy.children, levels=policy.longest_draft)
+        if isinstance(model, EagleHead) and isinstance(policy, SpecExecSetting):
             raise InvalidValueError(
-                f"policy: expected at most {longest} levels, the longest sequence that {model.name} takes. "
-                f"Got {policy.longest_draft}."
+                f"policy: expected a dynamic tree, because {model.name} feeds only children of the nodes fed last. Got "
+                "SpecExec's: give a draft model."
             )
         self.policy, self.max_tokens = policy, policy.max_nodes
-        super().__init__(model, capacity=capacity, max_fed=policy.max_fed, cuda_graphs=cuda_graphs)
+        most_pending = policy.longest_draft + 1  # rows of the pass that reads what the last step accepted
+        max_fed = max(policy.max_fed, most_pending)
+        super().__init__(model, capacity=capacity, max_fed=max_fed, cuda_graphs=cuda_graphs)
         self._expansion = TreeExpansion(policy, 0)
         self._expansion.compile()
 

@@ -7,6 +7,7 @@ a root mean square of 1, because some models keep them tiny.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -55,24 +56,12 @@ class RedrafterHead:
     def log_probs(self, states: Tensor, context: Tensor) -> Tensor:
         """Return float32 (m, V) for the token after each state (m, hidden).
 
-        `context`, (m, hidden) or (1, hidden), is `from_hidden` of the target's hidden state of each.
+        `context`, (n, hidden), is `from_hidden` of the target's hidden states of n sequences with m / n rows each.
         """
-        x = context + self.from_state(states)
+        x = (context[:, None] + self.from_state(states).unflatten(0, (len(context), -1))).flatten(0, 1)
         for block in self.blocks:
             x = x + F.silu(block(x))
         return self.target.logits(x).float().log_softmax(-1)
-
-    @torch.inference_mode()
-    def beams(self, hidden: Tensor, roots: Sequence[int], *, width: int, length: int) -> list[list[Beam]]:
-        """Return the beams below each root, the best first, given the target's last hidden states (n, hidden)."""
-        context = self.from_hidden(hidden)
-
-        def score(states: Tensor) -> Tensor:
-            rows = len(states) // len(context)
-            return self.log_probs(states, context if len(context) == 1 else context.repeat_interleave(rows, 0))
-
-        states = self.embed(torch.tensor(roots, device=self.target.device))
-        return beam_search(states, score, self.advance, width=width, length=length)
 
 
 def load_redrafter(folder: Path | str, target: Transformer) -> RedrafterHead:
@@ -118,7 +107,10 @@ class RedrafterDrafter(HeadDrafter):
         self.max_tokens = setting.max_nodes
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
-        beams = self.head.beams(hidden, roots, width=self.setting.width, length=self.setting.length)
+        head, setting = self.head, self.setting
+        score = partial(head.log_probs, context=head.from_hidden(hidden))
+        states = head.embed(torch.tensor(roots, device=head.target.device))
+        beams = beam_search(states, score, head.advance, width=setting.width, length=setting.length)
         return [self._merge(root, root_beams) for root, root_beams in zip(roots, beams, strict=True)]
 
     def _merge(self, root: int, beams: Sequence[Beam]) -> Proposal:

@@ -108,6 +108,7 @@ class SequenceDrafter(Generic[State]):
         )
         return [next(proposals) if state.ready else Proposal(ROOT_ONLY, torch.tensor([state.root])) for state in states]
 
+    @torch.inference_mode()
     def accept(self, sequences: Sequence[int], steps: Sequence[Step]) -> None:
         for sequence, step in zip(sequences, steps, strict=True):
             self._sequences[sequence].accept(step)

@@ -11,7 +11,7 @@ from treeopt.runtime.drafters.draft_model import (
     DraftModel,
     DraftSequence,
     NodeDrafter,
-    check_drafted_children,
+    check_drafted,
     node_logits,
     root_logits,
 )
@@ -80,7 +80,7 @@ class StaticTreeDrafter(NodeDrafter):
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree, of at most `max_tokens` nodes, from the next step on; raises as for the first tree."""
-        check_drafted_children("tree", int(tree.child_counts.max()), self.model)
+        check_drafted("tree", self.model, children=int(tree.child_counts.max()), levels=tree.max_depth)
         self.tree = tree
 
     @torch.inference_mode()

@@ -86,8 +86,7 @@ class KVCache(SequenceCache):
     def commit(self, path: Sequence[int]) -> None:
         first, count = self.length, len(path)
         if path[-1] != count - 1:  # otherwise the path is already in place
-            slots = torch.tensor([first + node for node in path])
-            slots_on = cache(partial(slots.to, non_blocking=True))  # one copy for each device
+            slots_on = cache(partial(_slots_on, [first + node for node in path]))  # one copy for each device
             for entries in self._movable:
                 if isinstance(entries, Tensor):
                     with torch.inference_mode():
@@ -103,6 +102,10 @@ class KVCache(SequenceCache):
     def _zero_nodes(self) -> None:
         for entries in self.store.entries:
             entries[..., self.index, :, self.length :, :] = 0
+
+
+def _slots_on(slots: list[int], device: torch.device) -> Tensor:
+    return torch.tensor(slots).to(device, non_blocking=True)
 
 
 def movable_entries(entries: Tensor) -> Any:

@@ -47,7 +47,7 @@ class HiddenStates(NamedTuple):
 
     def rows(self, rows: Tensor) -> "HiddenStates":
         """Return a copy of the states of some tokens, int64 (n,)."""
-        return self.map(lambda states: states[rows])
+        return self.map(lambda states: states.index_select(0, rows))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "HiddenStates":
         last = None if self.last is None else function(self.last)

@@ -70,9 +70,9 @@ class PassNodes:
         """Return the depths, int64 (rows,), on a device."""
         return self._cached(("depth", device), lambda: torch.tensor(self.depth, dtype=torch.int64, device=device))
 
-    def parents_on(self, device: torch.device) -> Tensor:
-        """Return `parents` on a device."""
-        return self._cached(("parents", device), lambda: torch.from_numpy(self.parents).to(device))
+    def parents_on(self, device: torch.device, first: int) -> Tensor:
+        """Return `parents`, counted from `first`, on a device."""
+        return self._cached(("parents", device, first), lambda: torch.from_numpy(self.parents - first).to(device))
 
     def visible_on(self, device: torch.device, columns: int) -> Tensor:
         """Return `visible` on a device, padded with False to (rows, columns)."""

@@ -76,7 +76,7 @@ class TestNetwork:
         (cache,) = head.new_caches(len(TEXT), 1)
         states = deep.compute_states(torch.tensor(TEXT[:-1]), head.requested_states)
         for rows in (slice(0, 3), slice(3, 4), slice(4, None)):
-            head.read(states.rows(rows), cache)
+            head.read(states.map(lambda layer, rows=rows: layer[rows]), cache)
             head.draft([7], [cache])  # leaves nothing behind
         torch.testing.assert_close(
             head.draft([TEXT[-1]], [cache])[0], logits_of(head, deep, TEXT), atol=1e-9, rtol=1e-9
@@ -98,7 +98,7 @@ class TestNetwork:
         sequences = (TEXT, TEXT[:4], TEXT[:1])
         caches = head.new_caches(len(TEXT), 3)
         states = [deep.compute_states(torch.tensor(text[:-1]), head.requested_states) for text in sequences[:2]]
-        states.append(states[0].rows(slice(0)))
+        states.append(states[0].map(lambda layer: layer[:0]))
         for new, cache in zip(states, caches, strict=True):
             head.read(new, cache)
         batch = head.draft([text[-1] for text in sequences], caches)

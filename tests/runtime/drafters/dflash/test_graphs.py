@@ -84,9 +84,11 @@ def largest_difference(head, sequences=(0, 1, 2), runs=None):
         for number in sequences:
             root, count = each[number]
             start, lengths[number] = lengths[number], lengths[number] + count
-            unread = concatenate_layers(whole[number].rows(slice(start, start + count)))
+            unread = concatenate_layers(
+                whole[number].map(lambda layer, start=start, count=count: layer[start : start + count])
+            )
             inputs.append(head.feed_block(root, unread, caches[number]))
-            expected.append(eager_logits(head, root, whole[number].rows(slice(lengths[number]))))
+            expected.append(eager_logits(head, root, whole[number].map(lambda layer, end=lengths[number]: layer[:end])))
         if any(len(sequence.features) > head.levels + 1 for sequence in inputs):
             for sequence in inputs:  # a prompt is read on its own
                 if len(sequence.features):

@@ -6,17 +6,20 @@ import torch
 
 from tests.runtime.drafters.eagle.test_head import rows_of, states_of
 from tests.support import eagle_heads as layouts
+from tests.support import recorded
 from tests.support.decoded import PROMPT
 from tests.support.eagle_heads import make_head, save_head
 from tests.support.slow_eagle import SlowEagle
-from treeopt.errors import OutOfMemoryError
+from treeopt.errors import InvalidValueError, OutOfMemoryError
 from treeopt.records.sampling import Sampling
+from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
+from treeopt.runtime.models.runner import GraphPool
 from treeopt.runtime.rules.rule import RULES
-from treeopt.trees import TokenTree
-from treeopt.trees.drafter_parameters import DynamicTree
+from treeopt.trees import TokenTree, chain
+from treeopt.trees.drafter_parameters import DynamicTree, SpecExecSetting
 
 KNOWN = [1, 2, 5, 6, 9, 11, 14, 15]
 TREE = TokenTree([-1, 0, 0, 0, 1, 1, 3, 4, 6])
@@ -46,6 +49,30 @@ def twin_logits(deep, head):
 def propose(drafter, target, text=PROMPT):
     drafter.begin(0, text, states_of(target, text[:-1], drafter.requested_states))
     return drafter.propose([0], [torch.Generator()])[0]
+
+
+class TestRefusals:
+    def test_trees_deeper_than_the_longest_sequence(self, head):
+        longest = head.config.max_positions
+        with pytest.raises(InvalidValueError, match=f"tree: expected at most {longest} levels.*Got {longest + 1}"):
+            StaticTreeDrafter(head, chain(longest + 1), capacity=40)
+
+    def test_trees_that_feed_nodes_of_earlier_passes(self, head):
+        setting = SpecExecSetting(budget=6, branching=2, batch=2, max_passes=3)
+        with pytest.raises(InvalidValueError, match="policy: expected a dynamic tree"):
+            ExpandingDrafter(head, setting, capacity=40)
+
+
+def test_the_pass_after_a_whole_accepted_chain_is_captured(deep, head, monkeypatch):
+    monkeypatch.setattr(GraphPool, "capture", recorded.capture)
+    drafter = ExpandingDrafter(head, DynamicTree.chain(4), capacity=40, cuda_graphs=True)
+    eager, forward = [], type(head).forward
+    monkeypatch.setattr(type(head), "forward", lambda *args, **options: eager.append(args) or forward(*args, **options))
+    propose(drafter, deep)
+    states = states_of(deep, [1, 2, 3, 4, 5], head.requested_states)
+    drafter.accept([0], [Step((0, 1, 2, 3, 4), [1, 2, 3, 4, 5], torch.empty(0), states)])
+    drafter.propose([0])
+    assert eager == []
 
 
 class TestStaticTrees:

@@ -107,14 +107,18 @@ class TestLogits:
     @pytest.mark.parametrize("case", ["SafeAILab", "speculators, two layers", "MiMo", "EAGLE-1"])
     def test_a_batch_has_the_logits_of_each_sequence_alone(self, deep, tmp_path, case, monkeypatch):
         head, _ = loaded(case, tmp_path, deep)
-        prompts, tree = [PROMPT[:4], PROMPT[:2], PROMPT], TokenTree([-1, 0, 0, 1, 2, 2])
+        prompts, tree, narrow = (
+            [PROMPT[:4], PROMPT[:2], PROMPT],
+            TokenTree([-1, 0, 0, 1, 2, 2]),
+            TokenTree([-1, 0, 1, 1]),
+        )
         together, alone = new_draft_sequences(head, 40, 6, 3), [new_draft_sequences(head, 40, 6, 1)[0] for _ in prompts]
         for text, prompt in [*zip(together, prompts, strict=True), *zip(alone, prompts, strict=True)]:
             text.begin(prompt, states_of(deep, prompt[:-1], head.requested_states))
         runner = Runner(head, max_nodes=6)
         levels = (
-            [level_of(tree, 1, 3), level_of(tree, 1, 2), level_of(tree, 1, 3)],
-            [level_of(tree, 3, 6), level_of(tree, 2, 5)],
+            [level_of(tree, 1, 3), level_of(narrow, 1, 2), level_of(tree, 1, 3)],
+            [level_of(tree, 3, 6), level_of(narrow, 2, 4)],
         )
         generator = torch.Generator().manual_seed(1)
         for paths in (((0, 2), (0,), (0, 1, 3)), ((0,), (0, 1), (0, 2, 5)), ((0, 1, 3), (0, 2), (0,))):

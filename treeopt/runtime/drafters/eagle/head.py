@@ -136,7 +136,7 @@ class EagleHead(Network):
 
     def new_sequences(self, capacity: int, nodes: int, sequences: int) -> list["EagleSequence"]:
         """Return the state of sequences of up to `capacity` tokens, each fed up to `nodes` nodes in a step."""
-        return [EagleSequence(self, cache, nodes) for cache in new_caches(self, capacity + nodes, sequences)]
+        return [EagleSequence(self, cache) for cache in new_caches(self, capacity + nodes, sequences)]
 
     @torch.inference_mode()
     def read(self, states: HiddenStates, tokens: Tensor, cache: KVCache) -> None:
@@ -188,6 +188,10 @@ class EagleHead(Network):
         """Return what a sequence's slots from the first on read, given the token after each, int64 (n,)."""
         return tokens if self.first_embedding_read else F.pad(tokens[1:], (1, 0), value=NO_TOKEN)
 
+    def to_device(self, numbers: Sequence[int]) -> Tensor:
+        """Return tokens or indices on the head's device, int64 (n,)."""
+        return torch.tensor(numbers, dtype=torch.int64).to(self.device, non_blocking=True)
+
     def _embed(self, tokens: Tensor) -> Tensor:
         """Return the embeddings (n, hidden) of tokens, int64 (n,); zeros for `NO_TOKEN`."""
         if self.first_embedding_read:
@@ -200,19 +204,19 @@ class EagleSequence:
 
     Committed slots, one for every token but the first, always come from the target's hidden states: a step's drafted
     slots are dropped, and those of its accepted tokens are fed again (Li et al., 2025).  The root's slot is at
-    `cache.length`, and the drafted nodes follow it, at most `nodes` with the root.
+    `cache.length`, and the drafted nodes follow it.  The parents of the nodes of a pass are among those of the pass before.
     """
 
     has_backlog = False
     feed_indices: Sequence[int] = ()
     """Not read: the slots of all accepted nodes are fed again."""
 
-    def __init__(self, head: EagleHead, cache: KVCache, nodes: int) -> None:
+    def __init__(self, head: EagleHead, cache: KVCache) -> None:
         self.head = head
         self.cache = cache
         self.root = -1
-        self._feedback = torch.zeros((nodes, head.config.hidden), dtype=head.dtype, device=head.device)
-        """Of the nodes fed in this step, by feed index."""
+        self._feedback = torch.empty(0)
+        """(n, hidden), of the nodes that the last pass fed."""
         self._pending: list[tuple[HiddenStates, list[int]]] = []
         """Hidden states and following tokens of the slots that are not committed yet, the root's last."""
         self._root_fed = False
@@ -227,22 +231,31 @@ class EagleSequence:
         self.root = tokens[-1]
         self._pending, self._root_fed = [], False
         if states is not None:
-            self.head.read(states, self._to_device(tokens[1:-1]), self.cache)
+            self.head.read(states, self.head.to_device(tokens[1:-1]), self.cache)
             self._pending = [(states.row(len(tokens) - 2), [self.root])]
 
     @staticmethod
     def feed_roots(sequences: Sequence[Any]) -> list[SequenceInput]:
         head = sequences[0].head
         states = concatenate_states([states for sequence in sequences for states, _ in sequence._pending])
-        tokens = [sequence._pending_tokens() for sequence in sequences]
-        fused = head.fuse(states).split([len(following) for following in tokens])
+        counts = [sum(len(following) for _, following in sequence._pending) for sequence in sequences]
+        tokens = head.to_device(
+            [token for sequence in sequences for _, following in sequence._pending for token in following]
+        )
         return [
-            SequenceInput(sequence.cache, following, PassNodes.chain(len(following)), x)
-            for sequence, following, x in zip(sequences, tokens, fused, strict=True)
+            SequenceInput(
+                sequence.cache,
+                head.first_slot_tokens(following) if sequence.cache.length == 0 else following,
+                PassNodes.chain(count),
+                x,
+            )
+            for sequence, count, following, x in zip(
+                sequences, counts, tokens.split(counts), head.fuse(states).split(counts), strict=True
+            )
         ]
 
     def commit_fed(self, output: Output) -> None:
-        self._store_feedback(0, output)
+        self._store_feedback(output)
         self.commit_pending()
 
     def commit_pending(self) -> None:
@@ -254,32 +267,24 @@ class EagleSequence:
 
     def feed(self, tokens: Tensor, nodes: PassNodes) -> SequenceInput:
         """Return drafted nodes, each with the feedback of its parent."""
-        return SequenceInput(self.cache, tokens, nodes, self._feedback[nodes.parents_on(self.head.device)])
+        parents = nodes.parents_on(self.head.device, first=nodes.start - len(self._feedback))
+        return SequenceInput(self.cache, tokens, nodes, self._feedback.index_select(0, parents))
 
-    def store(self, nodes: PassNodes, output: Output) -> None:
-        self._store_feedback(nodes.start, output)
+    def store(self, output: Output) -> None:
+        self._store_feedback(output)
 
-    @torch.inference_mode()
     def accept(self, step: Step) -> None:
         """Move to the new root: the slots of the accepted tokens are pending, now with the target's hidden states."""
         assert step.states is not None  # heads request them
         if self._root_fed:
             self.cache.length += 1  # the root's slot came from the target's states already
             self._pending, self._root_fed = [], False
-        path = torch.tensor(step.path).to(self.head.device, non_blocking=True)
-        self._pending.append((step.states.rows(path), step.tokens))
+        self._pending.append((step.states.rows(self.head.to_device(step.path)), step.tokens))
         self.root = step.tokens[-1]
         if step.truncated:  # the cache is not finite after the committed slots
             self.cache.zero_nodes()
 
-    def _store_feedback(self, first: int, output: Output) -> None:
+    def _store_feedback(self, output: Output) -> None:
         assert output.states is not None  # heads return feedback
         assert output.states.last is not None
-        self._feedback[first : first + len(output.states.last)] = output.states.last
-
-    def _pending_tokens(self) -> Tensor:
-        tokens = self._to_device([token for _, following in self._pending for token in following])
-        return self.head.first_slot_tokens(tokens) if self.cache.length == 0 else tokens
-
-    def _to_device(self, tokens: Sequence[int]) -> Tensor:
-        return torch.tensor(tokens, dtype=torch.int64).to(self.head.device, non_blocking=True)
+        self._feedback = output.states.last
