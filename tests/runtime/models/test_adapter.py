@@ -117,6 +117,13 @@ class TestSizes:
         rope |= {"rope_theta": 10_000.0}
         assert AdapterModel(random_model("llama", rope_parameters=rope), name="x").config.max_positions == longest
 
+    @pytest.mark.parametrize("name", ["llama", "qwen3", "deepseek_v3"])  # the last compresses keys and values
+    def test_cache_bytes_are_those_of_the_cache(self, loaded_adapter, name):
+        model = loaded_adapter(name)
+        cache = new_cache(model, 20)
+        model.prefill(random_tokens(5), cache)
+        assert model.cache_bytes(20) == sum(entries[0].nbytes for entries in cache.store.entries)
+
     @pytest.mark.skipif(not hasattr(transformers, "Gemma4TextConfig"), reason="needs a newer transformers")
     def test_layers_may_have_heads_of_different_sizes(self):
         sizes = {"vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8, "global_head_dim": 16}

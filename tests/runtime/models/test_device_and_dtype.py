@@ -59,7 +59,7 @@ def test_auto_is_the_cpu_without_cuda(monkeypatch):
 @pytest.mark.usefixtures("gpu")
 def test_auto_is_cuda_if_torch_finds_it():
     assert load.resolve_device("auto") == torch.device("cuda")
-    assert local_device("auto", {"WORLD_SIZE": "2", "LOCAL_RANK": "1"}) == torch.device("cuda:1")
+    assert local_device("auto", {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}) == torch.device("cuda:0")
     assert load.resolve_device("cpu") == torch.device("cpu")
 
 

@@ -171,7 +171,7 @@ class TestPrefill:
 
 class TestProducts:
     @pytest.mark.parametrize("inputs", [32, 256])
-    @pytest.mark.parametrize("rows", [1, 7, 64])
+    @pytest.mark.parametrize("rows", [0, 1, 7, 64])
     def test_products_with_and_without_reordered_weights(self, inputs, rows):
         generator = torch.Generator().manual_seed(0)
         weight, x = (torch.randn((size, inputs), generator=generator) for size in (512, rows))

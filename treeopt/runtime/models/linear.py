@@ -58,10 +58,10 @@ class Linear:
             self.bias.copy_(bias)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._reordered is not None and x.shape[0] > self._few_rows:
-            return multiply_reordered(x, self._reordered, self.bias)
-        assert self._columns is not None
-        return x @ self._columns if self.bias is None else F.linear(x, self._columns.t(), self.bias)
+        if self._columns is not None and (self._reordered is None or x.shape[0] <= self._few_rows):
+            return x @ self._columns if self.bias is None else F.linear(x, self._columns.t(), self.bias)
+        assert self._reordered is not None  # there is always one of the two
+        return multiply_reordered(x, self._reordered, self.bias)
 
 
 def pad_row_count(rows: int, weights: int) -> int:

@@ -173,6 +173,16 @@ def test_shorter_length_hides_tokens_and_a_commit_drops_them():
     assert simulated.feed(*whole(TREE))
 
 
+def test_a_commit_after_a_shorter_length_drops_tokens_of_unused_ids():
+    simulated, wide = Simulated(), level_widths([6])
+    simulated.prefill(9)
+    assert simulated.feed(*whole(wide))
+    simulated.cache.length = 4
+    assert simulated.feed(*whole(chain(2)))
+    simulated.commit([0, 1, 2])
+    assert simulated.feed(*whole(wide))
+
+
 @pytest.mark.parametrize(("tree", "ids"), [(chain(6), 2), (level_widths([5, 9]), 10)])
 def test_tree_needs_an_id_per_leaf_and_one_more(tree, ids):
     simulated = Simulated(most=ids)

@@ -8,6 +8,8 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="needs the gguf extra")
 
+from tests.runtime.models.gguf.conftest import SIZES
+from tests.scripts import together
 from treeopt import bundled
 from treeopt.errors import TreeoptError
 from treeopt.records.identity import Identity
@@ -154,3 +156,14 @@ class TestPairs:
     def test_unsupported_option_is_refused_before_loading(self, gguf_files, options, message, monkeypatch):
         monkeypatch.setattr("treeopt.runtime.models.pair.load_language_model", lambda *_, **__: pytest.fail("loaded"))
         assert message in load_error(lambda: load_pair(*gguf_files(), **options))
+
+
+def test_cache_bytes_count_heads_of_any_size(make_checkpoint, tmp_path):
+    make_gguf = together("tools", "make_gguf")[0].make_gguf
+    folder = make_checkpoint(seed=1, tie_word_embeddings=False, **SIZES | {"head_dim": 32})
+    shutil.copy(bundled.TARGET / "tokenizer.json", folder)
+    make_gguf(folder, tmp_path / "m.gguf", "f32")
+    model, config = load_gguf(tmp_path / "m.gguf"), json.loads((folder / "config.json").read_text())
+    numbers = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * 32
+    assert config["hidden_size"] // config["num_attention_heads"] != 32
+    assert model.cache_bytes(10) == 4 * 10 * numbers

@@ -155,6 +155,9 @@ class GGUFCache(SequenceCache):
                     self._cut(line, common)
                 line.length += common
                 line.path = line.path[common:]
+            elif line.length > length:
+                self.store.remove(line.id, length, END)
+                line.length = length
 
     def _cut(self, line: _Line, nodes: int) -> None:
         if len(line.path) > nodes:

@@ -92,10 +92,10 @@ class Handle:
     @property
     def cached_numbers(self) -> int:
         """Keys and values per token."""
-        llama, model = self._library, self.pointer
-        heads = llama.llama_model_n_head(model)
-        size = llama.llama_model_n_embd(model) // max(1, heads)
-        return int(2 * llama.llama_model_n_layer(model) * llama.llama_model_n_head_kv(model) * size)
+        llama, model, architecture = self._library, self.pointer, self.value("general.architecture")
+        size = llama.llama_model_n_embd(model) // max(1, llama.llama_model_n_head(model))
+        key, value = (self.value(f"{architecture}.attention.{part}_length") or size for part in ("key", "value"))
+        return int(llama.llama_model_n_layer(model) * llama.llama_model_n_head_kv(model) * (int(key) + int(value)))
 
     @property
     def has_recurrent_state(self) -> bool:

@@ -70,10 +70,9 @@ def load_adapter(
                 reason = reason or why_separate_passes(adapter, tolerance=tolerance)
         adapter.batches = reason is None
         adapter.captures = adapter.captures and adapter.batches and not tensor_parallel
+        adapter.cache_bytes(1)  # runs a pass, which several processes have to run together
         if reason is not None:
             notes.append(f"decodes the sequences of a batch one after the other: {reason}.")
-        if adapter.config.cached_numbers == 0:
-            notes.append("is not counted when free memory is checked: its configuration has no usual attention sizes.")
         adapter.notes = tuple(notes)
         return adapter
 

@@ -8,7 +8,7 @@ slots after shorter sequences masked.  Rows with fewer new tokens are padded wit
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -76,7 +76,14 @@ class AdapterModel:
         return KVStore(sequences, capacity).caches()
 
     def cache_bytes(self, capacity: int) -> int:
-        return self.dtype.itemsize * self.config.cached_numbers * (capacity + 1)
+        return self._slot_bytes * (capacity + 1)
+
+    @cached_property
+    def _slot_bytes(self) -> int:
+        """Bytes of one token in all layers, whose caches may differ, be compressed or shared."""
+        (cache,) = self.new_caches(0, 1)
+        self.prefill(torch.zeros(1, dtype=torch.int64, device=self.device), cache)
+        return sum(entries.nbytes for entries in cache.store.entries)
 
     def pass_bytes(self, tokens: int) -> int:  # noqa: ARG002
         return 0  # unknown

@@ -23,8 +23,6 @@ class AdapterSizes(ModelSizes):
     """Whether no layer has full attention."""
     parameters: int
     """Number of weights, counted before quantisation."""
-    cached_numbers: int
-    """Keys and values per token, in layers of ordinary attention; 0 if the configuration lacks them."""
 
 
 def read_adapter_sizes(model: Any, name: str) -> AdapterSizes:
@@ -50,22 +48,7 @@ def read_adapter_sizes(model: Any, name: str) -> AdapterSizes:
         sliding_window=_read_sliding_window(config, kinds),
         every_layer_slides=kinds is None or set(kinds) == {"sliding_attention"},
         parameters=sum(weight.numel() for weight in skeleton.parameters()),
-        cached_numbers=_count_cached_numbers(config),
     )
-
-
-def _count_cached_numbers(config: Any) -> int:
-    """Return the keys and values per token in all layers, whose heads may differ, as in Gemma 4."""
-    if getattr(config, "is_heterogeneous", False):
-        return sum(map(_count_layer_numbers, config.per_layer_config))
-    return (getattr(config, "num_hidden_layers", None) or 0) * _count_layer_numbers(config)
-
-
-def _count_layer_numbers(config: Any) -> int:
-    heads, hidden = (getattr(config, name, None) or 0 for name in ("num_attention_heads", "hidden_size"))
-    key_value_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_size = getattr(config, "head_dim", None) or hidden // max(1, heads)
-    return int(2 * key_value_heads * head_size)
 
 
 def _refuse_unsuitable(model: Any, config: Any, name: str) -> None:
