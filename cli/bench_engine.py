@@ -128,7 +128,7 @@ def _engine_options(args: BenchEngineOptions, profile: Profile) -> EngineOptions
     def placed(value: str, probed_value: str) -> str:
         return probed_value if value == AUTO and args.engine in PLACED and probed_value != UNKNOWN else value
 
-    ngram_tokens = _probed_setting(profile, NGRAM_TOKENS)
+    ngram_tokens = None if server.url else _probed_setting(profile, NGRAM_TOKENS)
     return EngineOptions(
         target=server.target or (None if server.url else probed.target_source),
         draft=server.draft or (None if server.url else probed.draft_source),

@@ -14,7 +14,7 @@ from treeopt.records.draft_record import DraftRecord
 from treeopt.records.profile import Profile
 from treeopt.report.text import quoted
 
-IMPORT_OPTIONS = ("target", "draft", "temperature", "top_p", "context_tokens", "path", "force")
+IMPORT_OPTIONS = ("target", "draft", "temperature", "top_p", "top_k", "context_tokens", "path", "force")
 """Options that have an effect on any import."""
 
 
@@ -85,7 +85,7 @@ def _import_sweep(args: ProfileOptions) -> Profile:
     from treeopt.engines.importers.sweep_profile import ESTIMATED, LEFT_OUT
 
     reason = "expected without --sweep, which measures nothing here."
-    _check_imported(args, [*IMPORT_OPTIONS, "sweep", "top_k"], reason)
+    _check_imported(args, [*IMPORT_OPTIONS, "sweep"], reason)
     result = sweep_profile(
         args.imports.sweep,
         sampling=args.sampling.samplings[0],

@@ -152,7 +152,7 @@ def simulate(args: SimulateOptions) -> None:
         outcomes = simulation.outcomes
         if len(rates) == 1:
             with progress("drawing"):
-                plotted = [multiple * rates[0] for multiple in PLOTTED_RATES]
+                plotted = sorted({min(multiple * rates[0], args.load.max_rate_per_s) for multiple in PLOTTED_RATES})
                 outcomes = _simulate_rates(deployment, settings, args.load, plotted)
         _save_plot(args.plot, profile, outcomes, text.partition("\n")[0])
     _warn(args, times, request)

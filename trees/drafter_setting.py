@@ -186,6 +186,11 @@ def checked_setting(setting: DrafterSetting) -> DrafterSetting:
     for name, value in setting.values:
         if not 1 <= value <= MAX_VALUE:
             raise InvalidValueError(f"expected {name} from 1 to {MAX_VALUE}. Got {value}.", field="values")
+    if setting.builds_own_trees and names:
+        try:
+            setting.parameters  # noqa: B018 - checks the values together
+        except InvalidValueError as error:
+            raise InvalidValueError(str(error), field="values") from None
     for name in ("source", "digest"):
         if getattr(setting, name) is not None and setting.name not in HEAD_DRAFTERS:
             raise InvalidValueError(

@@ -65,7 +65,7 @@ def local_device(name: str, environ: Mapping[str, str]) -> torch.device:
         name: auto, cpu, cuda, or with one process cuda:1.
         environ: environment variables, with the local rank.
 
-    Raises InvalidValueError if several processes would share one GPU.
+    Raises InvalidValueError if several processes would share one GPU, or there are fewer GPUs.
     """
     name = resolve_device_name(name)
     try:
@@ -80,7 +80,18 @@ def local_device(name: str, environ: Mapping[str, str]) -> torch.device:
         raise InvalidValueError(
             f"device: expected cuda, since each process takes a GPU of its own. Got {name}.", field="device"
         )
-    return torch.device("cuda", int(environ["LOCAL_RANK"]))
+    if (local_rank := environ.get("LOCAL_RANK")) is None:
+        raise InvalidValueError(
+            "device: expected LOCAL_RANK for several processes. Got none: start them with torchrun.", field="device"
+        )
+    count = torch.cuda.device_count()
+    if int(local_rank) >= count:
+        raise InvalidValueError(
+            f"device: expected a GPU for each process of this machine. Got {count} GPUs for process {local_rank}: start "
+            "fewer.",
+            field="device",
+        )
+    return torch.device("cuda", int(local_rank))
 
 
 class DataParallel(Processes):

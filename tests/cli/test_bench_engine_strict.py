@@ -2,12 +2,16 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.cli.invented import call, refused, succeed
 from tests.support.language_server import LanguageServer
+from treeopt.profiler.engine_profile import NGRAM_TOKENS
+from treeopt.records.engine import EngineSetting
+from treeopt.records.profile import Profile
 
 QUICK = ("--max-prompts", "12", "--max-new-tokens", "40")
 
@@ -76,6 +80,13 @@ def test_wrong_server_fails_with_strict_and_is_a_warning_without(bench):
     assert "with a fault" in result.stderr
     assert "by more than rounding explains" in result.stderr
     assert bench(faulty=True).exit_code == 0
+
+
+def test_settings_of_the_probed_server_are_left_out_with_url(bench):
+    probed = Profile.load("profile.yaml")
+    settings = (EngineSetting(name=NGRAM_TOKENS, value="3"),)
+    replace(probed, engine=replace(probed.engine, settings=settings)).save("profile.yaml")
+    assert bench().exit_code == 0
 
 
 def test_chosen_length_between_probed_ones_is_a_warning(bench, monkeypatch):

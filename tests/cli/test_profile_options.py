@@ -90,6 +90,10 @@ class TestImports:
             (curves / name).write_text(f"tokens,seconds,context\n1,0.001,{context}\n8,0.0011,{context}\n")
         assert "Error: --draft-latency: expected times of drafting for" in refused("profile", *IMPORTS)
 
+    def test_the_sampling_of_an_imported_acceptance_is_stored(self, curves: Path) -> None:
+        succeed("profile", *IMPORTS, "--temperature", "0.6", "--top-p", "0.9", "--top-k", "50")
+        assert Profile.load(curves / "profile.yaml").acceptance().sampling == Sampling(0.6, 0.9, 50)
+
     def test_a_context_in_one_curve_holds_for_both(self, curves: Path) -> None:
         (curves / "d.csv").write_text("tokens,seconds,context\n1,0.001,544\n8,0.0011,544\n")
         line = refused("profile", *IMPORTS, "--context-tokens", "1024", code=2)

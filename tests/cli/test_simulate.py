@@ -13,6 +13,7 @@ from tests.planner.test_new_tokens import TEXTS, measured
 from tests.scripts import ROOT
 from treeopt.planner import PlanRequest, for_new_tokens
 from treeopt.records.profile import Profile
+from treeopt.simulation import arrivals
 from treeopt.simulation.settings import served_settings
 from treeopt.simulation.step_times import StepTimes
 from treeopt.trees.tree_schedule import load_schedule
@@ -49,6 +50,12 @@ def test_every_setting_is_a_row_at_every_rate() -> None:
     assert output.count("* ") == 2
     figure = Path("load.svg").read_text("utf-8")
     assert all(word in figure for word in ("Throughput", "Latency", "schedule", "plain"))
+
+
+def test_rates_are_drawn_up_to_what_can_be_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "MAX_REQUESTS", 11)  # 5 s at 2 requests per second have 10
+    simulate("--plot", "load.svg")
+    assert "schedule" in Path("load.svg").read_text("utf-8")
 
 
 def test_outputs_of_one_step_are_drawn() -> None:

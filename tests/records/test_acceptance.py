@@ -11,6 +11,9 @@ from tests.support.drawn import examples
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.acceptance import NORMAL_95, ROUNDING, SUMS_ROUNDING, AcceptanceTable, SequenceSums
 from treeopt.records.acceptance_counts import scale_acceptance
+from treeopt.records.engine import ChainCounts
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.sampling import Sampling
 from treeopt.trees import TokenTree
 
 
@@ -215,3 +218,10 @@ class TestScaleAcceptance:
         free = (accepted * gain).sum(axis=2) <= reached
         np.testing.assert_allclose(result.accepted[free], (accepted * gain)[free])
         np.testing.assert_allclose(rows[~free], reached[~free])
+
+
+def test_chains_have_counts_of_every_sequence():
+    sums = SequenceSums(np.full((3, 1), 9.0), np.full((3, 1, 1), 3.0))
+    four = ChainCounts(length=1, steps=(9,) * 4, tokens=(12,) * 4)
+    with pytest.raises(InvalidValueError, match=r"chains: expected counts of 3 sequences\. Got 4"):
+        MeasuredAcceptance(rule="target", sampling=Sampling(0.0), table=sums.table(), sequences=sums, chains=(four,))

@@ -434,6 +434,7 @@ WRONG_SHAPE: list[Case] = [
         r"expected at most 1e\+06 seconds. Got .*: is it another unit\?",
         "latency[0].verify.samples_s[0]",
     ),
+    ("latency[0].host_s[0]", 1.1e6, r"at most 1e\+06 seconds", "latency[0].host_s"),
     ("latency[0].overhead.samples_s[0]", -1.1e6, r"at most 1e\+06 seconds", "latency[0].overhead.samples_s"),
 ]
 """Refused by the schema and by the loader."""

@@ -7,6 +7,7 @@ import pytest
 
 from tests.simulation.machines import engine, machine, outcome_of, served_by, times_of
 from treeopt.errors import InvalidValueError
+from treeopt.simulation import arrivals as arrivals_module
 from treeopt.simulation.arrivals import Load, Request, arrivals
 from treeopt.simulation.outcome import Outcome, outcome
 from treeopt.simulation.serving import ServedSequence
@@ -133,6 +134,13 @@ class TestLargestRate:
         rate = self.rate(replace(load_of(start, 1), duration_s=5000), Limits(token_s=2.0))
         assert rate is not None
         assert 0.98 <= rate * SERVICE_S < 1.0
+
+    def test_no_more_requests_arrive_than_can_be_simulated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(arrivals_module, "MAX_REQUESTS", 100)
+        load = replace(load_of(0.02, 1), duration_s=1000 * SERVICE_S)  # a tenth of the capacity
+        rate = self.rate(load, Limits(token_s=2.0))
+        assert rate is not None
+        assert 0.098 <= rate * SERVICE_S <= 0.1
 
     def test_largest_rate_meets_the_limits(self) -> None:
         load = replace(load_of(0.1, 1), duration_s=2500)

@@ -416,3 +416,18 @@ class TestRecords:
         reach = np.array([1, 0.5000005 + 1e-10, 0.5000005 - 1e-10, 0.5000005 - 1e-10])
         TreeFile(tree=TokenTree([-1, 0, 1, 2]), reach=reach).save(tmp_path / "t.json")
         assert load_file(tmp_path / "t.json").reach.tolist() == [1, 0.500001, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("lookahead", {"candidates": 1, "ngram": 1, "window": 1}),
+        ("ddtree", {"budget": 1}),
+        ("eagle2", {"depth": 1, "nodes": 60, "top_k": 1}),
+    ],
+)
+def test_values_that_no_drafter_takes_are_refused(name, values, tmp_path):
+    content = {"format": "treeopt-tree", "version": 1, "parents": [-1, 0]}
+    (tmp_path / "t.json").write_text(json.dumps(content | {"drafter": {"name": name, "values": values}}))
+    with pytest.raises(FormatError, match=r"t\.json: drafter\.values: "):
+        load_file(tmp_path / "t.json")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from treeopt.errors import InfeasibleError
 from treeopt.methods.method import Inputs, Method
 from treeopt.planner import StepModel, requested_plan
 from treeopt.planner.segments import fastest_length
@@ -43,9 +44,18 @@ def plan_learning_chain(inputs: Inputs) -> Method:
 
 
 def plan_k_sequences(inputs: Inputs) -> Method:
-    """Return the fastest set of two or more independent sequences (Miao et al., 2024)."""
+    """Return the fastest set of two or more independent sequences (Miao et al., 2024).
+
+    Raises InfeasibleError if too few tokens were timed for two.
+    """
     model = inputs.step_model("specinfer")
-    return _method("k-sequences", inputs, model, max(_sequences(model), key=model.speedup))
+    fastest = max(_sequences(model), key=model.speedup, default=None)
+    if fastest is None:
+        raise InfeasibleError(
+            "k-sequences: expected times of 3 verified tokens and of levels of 2 nodes. Got fewer: profile with a larger "
+            "--max-tokens."
+        )
+    return _method("k-sequences", inputs, model, fastest)
 
 
 def plan_tree(name: str, rule: str, inputs: Inputs) -> Method:

@@ -51,7 +51,8 @@ def _check_seconds(samples_s: list[float]) -> list[float]:
     return samples_s
 
 
-def _read_samples(fields: Fields, name: str) -> list[float]:
+def read_samples(fields: Fields, name: str) -> list[float]:
+    """Read seconds; raises FormatError if they are larger than `MAX_S`."""
     return fields.build(name, _check_seconds, fields.numbers(name))
 
 
@@ -68,7 +69,7 @@ class Timing(ArrayRecord):
     """
 
     _shown: ClassVar[tuple[str, ...]] = ("median_s", "samples_s")
-    samples_s: Float64 = field(metadata=in_file(read=_read_samples, write=rounded))
+    samples_s: Float64 = field(metadata=in_file(read=read_samples, write=rounded))
     median_s: float = field(init=False)
     """Unlike the mean, robust to single interruptions."""
 
@@ -120,7 +121,7 @@ def _excluded_per_side(count: int) -> int:
 def read_difference(fields: Fields, name: str) -> Timing:
     """Read the `samples_s` of a difference of times, which may be negative."""
     del name
-    return fields.build("samples_s", Timing, _read_samples(fields, "samples_s"), allow_negative=True)
+    return fields.build("samples_s", Timing, read_samples(fields, "samples_s"), allow_negative=True)
 
 
 def _read_timings(fields: Fields, name: str) -> list[Timing]:

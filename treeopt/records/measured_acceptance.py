@@ -85,6 +85,10 @@ class MeasuredAcceptance(ShortRepr, Tabular):
             )
         if self.sequences is None:
             return
+        if self.chains and len(self.chains[0].steps) != sequences:
+            raise InvalidValueError(
+                f"chains: expected counts of {sequences} sequences. Got {len(self.chains[0].steps)}.", field="chains"
+            )
         p = self.sequences.p
         if p.shape != self.table.p.shape:
             raise InvalidValueError(

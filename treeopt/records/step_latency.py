@@ -8,7 +8,7 @@ from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.serialization import in_file, rounded
-from treeopt.records.latency import LatencyTable, Timing, read_difference
+from treeopt.records.latency import LatencyTable, Timing, read_difference, read_samples
 from treeopt.tabular import Row, Tabular
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import TREE
@@ -38,7 +38,7 @@ def _read_overhead(fields: Fields, name: str) -> Timing:
 
 
 def _read_seconds(fields: Fields, name: str) -> Timing:
-    return fields.build(name, Timing, fields.numbers(name))
+    return fields.build(name, Timing, read_samples(fields, name))
 
 
 def _serialize_samples(timing: Timing) -> list[Any]:

@@ -43,6 +43,11 @@ class Load(ShortRepr):
     seed: int = 0
 
     @property
+    def max_rate_per_s(self) -> float:
+        """The rate of as many requests as can be simulated."""
+        return MAX_REQUESTS / self.duration_s
+
+    @property
     def mean_new_tokens(self) -> int:
         return round(sum(self.new_tokens) / 2)
 
@@ -62,7 +67,7 @@ class Load(ShortRepr):
                 f"new_tokens: expected at most {MAX_NEW_TOKENS}. Got {self.new_tokens[1]}: choose shorter outputs.",
                 field="new_tokens",
             )
-        if self.rate_per_s * self.duration_s > MAX_REQUESTS:
+        if self.rate_per_s > self.max_rate_per_s:
             raise InvalidValueError(
                 f"rate_per_s: expected at most {MAX_REQUESTS} requests in all. Got {self.rate_per_s:g} per second for "
                 f"{self.duration_s:g} s: choose a lower rate or a shorter duration.",

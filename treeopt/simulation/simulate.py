@@ -116,12 +116,15 @@ class Deployment:
         return self._capacities[key]
 
     def largest_rate(self, setting: ServedSetting, load: Load, limits: Limits) -> float | None:
-        """Return the largest rate per second, to 2 %, at which a setting meets the limits; None if it never does."""
+        """Return the largest rate per second, to 2 %, at which a setting meets the limits; None if it never does.
+
+        At most as many requests arrive as can be simulated.
+        """
 
         def meets_limits(rate: float) -> bool:
             return limits.are_met(self.simulate(setting, replace(load, rate_per_s=rate)))
 
-        high = self.capacity_per_s(setting, load)
+        high = min(self.capacity_per_s(setting, load), load.max_rate_per_s)
         low = min(1 / load.duration_s, high / 2)  # about one request
         if not meets_limits(low):
             return None

@@ -324,9 +324,17 @@ SEVERAL = {"WORLD_SIZE": "4", "LOCAL_RANK": "2"}
 
 
 class TestDevices:
-    def test_each_of_several_processes_takes_its_own_gpu(self):
+    def test_each_of_several_processes_takes_its_own_gpu(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
         assert local_device("cuda", SEVERAL) == torch.device("cuda:2")
         assert local_device("cpu", SEVERAL) == CPU
+
+    def test_a_process_without_a_gpu_is_refused(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        with pytest.raises(InvalidValueError, match=r"device: expected a GPU for each process.*Got 2 GPUs"):
+            local_device("cuda", SEVERAL)
+        with pytest.raises(InvalidValueError, match=r"device: expected LOCAL_RANK.*start them with torchrun"):
+            local_device("cuda", {"WORLD_SIZE": "4"})
 
     def test_several_processes_do_not_share_a_gpu(self):
         with pytest.raises(InvalidValueError, match=r"device: expected cuda, since.*Got cuda:1"):

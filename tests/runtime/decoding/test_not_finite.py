@@ -320,6 +320,14 @@ class TestTarget:
             list(decoder.generate([22, *PROMPT * 5], 10))
         assert list(decoder.generate(PROMPT, 12)) == greedy_text(target, PROMPT, 12)
 
+    def test_no_further_step_is_decoded(self, target):
+        decoder = Decoder(poisoned(target, [22]), target, k_ary(2, 2), temperature=0.0)
+        decoder.start([22, *PROMPT])
+        with pytest.raises(TreeoptError, match="expected a target"):
+            decoder.step()
+        with pytest.raises(TreeoptError, match="expected a sequence that has begun"):
+            decoder.step()
+
 
 class TestFunctions:
     """`draw` and `verify`."""

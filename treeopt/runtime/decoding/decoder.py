@@ -163,9 +163,10 @@ class Decoder:
         self._use_tree(tree)
 
     def change_drafter(self, drafter: Drafter) -> None:
-        """Draft with another drafter from the next step on, until `change_tree`; meanwhile rule `target` applies.
+        """Draft with another drafter from the next step on, until `change_tree`.
 
-        The draft model reads the tokens that it missed when it drafts again.
+        Meanwhile `target` replaces a rule for sampled drafts.  The draft model reads the tokens that it missed when it
+        drafts again.
 
         Raises InvalidValueError for a drafter that samples its tokens, reads the target's states or has drafts of more
         than `max_nodes` tokens, and for a decoder that was made with its own drafter.
@@ -251,7 +252,7 @@ class Decoder:
             stop: token sequences that end an output.
             seeds: one for each prompt; by default those of successive calls to `generate`.
             batch_size: sequences at a time, each with its own caches.
-            schedule: the tree for each batch size; by default the decoder's own.
+            schedule: the tree for each batch size; by default the decoder's own.  The last one stays.
 
         Raises InvalidValueError, before anything runs, for a batch size, seeds, stops or a schedule that do not fit,
         OutOfMemoryError if the caches do not fit into memory; and at the end BatchError with the error of every
@@ -316,6 +317,9 @@ class Decoder:
     def step(self) -> Step:
         """Decode one step; raises TreeoptError, and drops the sequence, if the target's logits are not finite."""
         (result,) = self._stepper.step([self._started])
+        if isinstance(result, TreeoptError):
+            self._stepper.end(self._sequence)
+            self._sequence = 0
         return _raise_error(result)
 
     def draft(self) -> Proposal:
