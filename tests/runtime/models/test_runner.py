@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import cycle
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from treeopt.errors import InvalidValueError, TreeoptWarning
 from treeopt.runtime import Decoder, Sampling, distribution, load_model
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.models import runner
+from treeopt.runtime.models.kv_cache import KVStore
 from treeopt.runtime.models.model import SequenceInput
 from treeopt.runtime.models.nodes import PassNodes, build_device_mask
 from treeopt.runtime.models.padded_batch import PaddedBatch
@@ -195,7 +197,7 @@ class TestPasses:
         differences = []
         for number, tree in enumerate([trees[0], trees[0], trees[1]]):
             prompt, tokens = random_tokens(17 + number, seed=number), random_tokens(4, seed=number)
-            cache = runs._store.caches()[0] if runs._store else garbage_cache(target, prompt)
+            cache = runs._store().caches()[0] if runs._store() else garbage_cache(target, prompt)
             cache.clear()
             target.prefill(prompt, cache)
             logits, nodes = run_nodes(runs, cache, [PassNodes.whole(tree)], tokens), [PassNodes.whole(tree)]
@@ -410,6 +412,21 @@ class TestTreeChange:
             decoder.change_tree(tree)
             expected = Decoder(target, draft, tree, rule=rule, temperature=0.8)
             assert list(decoder.generate(PROMPT, 20, seed=5)) == list(expected.generate(PROMPT, 20, seed=5))
+
+    def test_caches_of_a_smaller_batch_are_freed_before_those_of_a_larger_one(self, target, draft, monkeypatch):
+        made, alive, empty = [], [], KVStore.empty
+
+        def count_alive(*args, **options):
+            alive.append(sum(store() is not None for store in made))
+            store = empty(*args, **options)
+            made.append(ref(store))
+            return store
+
+        monkeypatch.setattr(KVStore, "empty", count_alive)
+        decoder = Decoder(target, draft, k_ary(2, 2), temperature=0.0, cuda_graphs=True)
+        for batch_size in (2, 5):
+            list(decoder.generate_all([PROMPT] * batch_size, 8, batch_size=batch_size))
+        assert alive == [0, 1, 1, 1, 1, 1]  # of target and draft, only the other's
 
     def test_graphs_are_reused(self, target, draft, captured):
         decoder = changing_decoder(target, draft, temperature=0.0, cuda_graphs=True)

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, cast
+from weakref import ref
 
 import numpy as np
 import torch
@@ -112,7 +113,8 @@ class Runner:
         self.model, self.requested_states = model, requested_states
         self._max_nodes = max_nodes
         self._pool = pool if getattr(model, "captures", False) else None
-        self._store: Any = None
+        self._store: Callable[[], Any] = lambda: None
+        """A weak reference: after a larger batch has new caches, the memory of the old ones is free."""
         self._kv_lengths: list[int] = []
         self._buffers: dict[tuple[int, int], PassBuffers] = {}
         self._replays: dict[PaddedBatch, Work] = {}
@@ -138,8 +140,8 @@ class Runner:
             raise InvalidValueError(f"cache: expected room for {needed} tokens. Got {store.capacity}.")
         if most_nodes > self._max_nodes or any(sequence.cache.store is not store for sequence in inputs):
             return None
-        if store is not self._store:  # graphs use the memory that they were captured with
-            self._store, self._kv_lengths = store, padded_kv_lengths(store.capacity)
+        if store is not self._store():  # graphs use the memory that they were captured with
+            self._store, self._kv_lengths = ref(store), padded_kv_lengths(store.capacity)
             self._buffers.clear()
             self._replays.clear()
         last_index = max(sequence.cache.index for sequence in inputs)
@@ -157,7 +159,7 @@ class Runner:
         buffers = self._buffers.get(size)
         if buffers is None:
             model = cast("CapturableModel", self.model)  # as its `captures` declares
-            buffers = PassBuffers(model, self._store, size, self._max_nodes, self.requested_states)
+            buffers = PassBuffers(model, self._store(), size, self._max_nodes, self.requested_states)
             self._buffers[size] = buffers
         places = buffers.load(inputs)
         replay = self._replays.get(shape)
@@ -188,7 +190,8 @@ class PassBuffers:
         columns: int,
         requested_states: RequestedStates,
     ) -> None:
-        self._model, self._store, self._requested_states = model, store, requested_states
+        self._model, self._store, self._requested_states = model, ref(store), requested_states
+        self._capacity: int = store.capacity
         self._sequences, self._tokens = size
         self._columns = columns
         rows, device = self._sequences * self._tokens, model.device
@@ -205,7 +208,7 @@ class PassBuffers:
     def load(self, inputs: Sequence[SequenceInput]) -> Places:
         """Write the tokens of a pass to the buffers, and return where they are."""
         shape = self._sequences, self._tokens
-        positions, slots = np.zeros(shape, np.int64), np.full(shape, self._store.capacity, np.int64)
+        positions, slots = np.zeros(shape, np.int64), np.full(shape, self._capacity, np.int64)
         lengths: Int64 = np.zeros(self._sequences, np.int64)
         places = tuple((sequence.cache.index, sequence.nodes.rows) for sequence in inputs)
         new_nodes: list[PassNodes | None] = [None] * self._sequences
@@ -236,7 +239,7 @@ class PassBuffers:
     def run(self, shape: PaddedBatch) -> None:
         """Compute logits and states of all rows into the output buffers."""
         padded = PaddedPass(
-            store=self._store,
+            store=self._store(),
             batch=shape,
             tokens=self.tokens,
             positions=self._positions,
