@@ -120,6 +120,6 @@ def _from_solution(path: Path, data: bytes, nodes: int | None, depth: int | None
 
 
 def _solution_bytes() -> int:
-    from treeopt.solver.solution_file import MAX_BYTES  # in the function, because the solver is slow to import
+    from treeopt.solver.solution import MAX_BYTES  # in the function, because the solver is slow to import
 
     return MAX_BYTES

@@ -52,7 +52,7 @@ def test_a_line_has_the_rate_of_every_strategy(target, draft, stream, profiles):
 
 def test_the_times_of_a_profile_do_not_depend_on_the_machine(target, draft, stream, profiles):
     def lines():
-        return recalibration.run(pair_of(target, draft), stream, profiles, LITTLE, 1, profile_times=True)
+        return recalibration.run(pair_of(target, draft), stream, profiles, LITTLE, 1, profiles)
 
     assert lines() == lines()
 

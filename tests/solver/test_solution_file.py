@@ -166,7 +166,7 @@ def test_archive_beyond_the_limit_raises(tmp_path, monkeypatch):
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("p.npy", bytes(20_000_000))
     path.write_bytes(buffer.getvalue())
-    monkeypatch.setattr("treeopt.solver.solution_file.MAX_BYTES", 1_000_000)
+    monkeypatch.setattr("treeopt.solver.solution.MAX_BYTES", 1_000_000)
     with pytest.raises(FormatError, match="more than a file like this has"):
         Solution.load(path)
 

@@ -1,7 +1,6 @@
 """Acceptance table to optimal trees, for every budget and every depth."""
 
-from treeopt.solver.certificate import BEST_FIRST, DYNAMIC_PROGRAM, Certificate
-from treeopt.solver.solution import Solution, solve
+from treeopt.solver.solution import BEST_FIRST, DYNAMIC_PROGRAM, Certificate, Solution, solve
 
 __all__ = ["BEST_FIRST", "DYNAMIC_PROGRAM", "Certificate", "Solution", "solve"]
 

@@ -1,5 +1,6 @@
 """The best tree for every budget and every depth of an acceptance table."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,19 +11,48 @@ import numpy as np
 
 from treeopt.arguments import check_instance, check_integer, describe_value, to_int_array
 from treeopt.array_record import ArrayRecord
-from treeopt.arrays import Bool, Float64, Int32
+from treeopt.arrays import Array, Bool, Float64, Int32
 from treeopt.errors import InvalidValueError
+from treeopt.files.arrays_file import Arrays
+from treeopt.files.atomic_files import read_bytes, write_bytes
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.solver import solution_file
 from treeopt.solver.best_first import NestedTrees, grow
-from treeopt.solver.certificate import BEST_FIRST, DYNAMIC_PROGRAM, MAX_CELLS, Certificate, Trees
-from treeopt.solver.dynamic_program import solve_values
+from treeopt.solver.dynamic_program import ValueTrees, solve_values
 from treeopt.tabular import Row, Tabular
 from treeopt.trees.token_tree import TokenTree
 
 DEFAULT_MAX_DEPTH = 32
 TOLERANCE = 1e-13
 """Relative increase in value below which a further node counts as rounding, and is omitted."""
+Trees = NestedTrees | ValueTrees
+"""Values of all trees, and trees on demand; both have the same methods."""
+MAX_CELLS = 60_000_000
+"""Most values of a problem: 480 MB, and several times as much during best-first growth."""
+BEST_FIRST, DYNAMIC_PROGRAM = "best-first", "dynamic-program"
+STATEMENTS = {
+    BEST_FIRST: "all rows are non-increasing, so no node outside a tree has a larger value than a node inside",
+    DYNAMIC_PROGRAM: "every split of nodes among children was compared, or ruled out by its concave envelope",
+}
+FORMAT = "treeopt-solution"
+VERSION = 1
+MAX_BYTES = 8 * MAX_CELLS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Why no tree is better: the method, and the work it did (docs/explanation/solver.md)."""
+
+    method: str
+    """`best-first` or `dynamic-program`."""
+    compared: int
+    """Nodes evaluated (best-first) or splits compared (dynamic program)."""
+    ruled_out: int = 0
+    """Splits excluded by a bound; `compared` and `ruled_out` add up to all splits."""
+
+    @property
+    def statement(self) -> str:
+        """The reason in one sentence."""
+        return STATEMENTS[self.method]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,18 +136,48 @@ class Solution(ArrayRecord, Tabular):
         return self._widths[depth]
 
     def save(self, path: Path | str) -> None:
-        """Write the solution file, which returns any tree without solving again (docs/explanation/solver.md)."""
-        solution_file.save(path, self.table, self.trees, self.certificate)
+        """Write the solution file, `solution.npz`, whole or not at all (docs/explanation/solver.md).
+
+        It returns any tree without solving again.  It is read without pickle, so nothing in it is executed.
+        """
+        arrays: dict[str, Array] = {
+            "format": np.array(FORMAT),
+            "version": np.array(VERSION),
+            "p": self.table.p,
+            "method": np.array(self.certificate.method),
+            "compared": np.array(self.certificate.compared),
+            "ruled_out": np.array(self.certificate.ruled_out),
+            **_tree_arrays(self.trees),
+        }
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        write_bytes(path, buffer.getvalue())
 
     @classmethod
     def load(cls, path: Path | str) -> "Solution":
-        """Read a solution file.  Raises FormatError naming the file, the field and the reason."""
-        return solution_file.load(path, cls)
+        """Read a solution file.
+
+        Raises FormatError naming the file, the array and the reason, TreeoptError when it cannot be read.
+        """
+        return cls.parse(path, read_bytes(path, limit_bytes=MAX_BYTES))
 
     @classmethod
     def parse(cls, path: Path | str, data: bytes) -> "Solution":
         """Return the solution of a solution file's bytes; raises FormatError as `load` does."""
-        return solution_file.parse(path, data, cls)
+        arrays = Arrays.read(path, data, limit_bytes=2 * MAX_BYTES)
+        if arrays.text("format") != FORMAT:
+            raise arrays.error("format", f"expected {FORMAT!r}. Is it another kind of file?")
+        if (version := arrays.integer("version")) != VERSION:
+            raise arrays.error("version", f"expected {VERSION}. Got {version}: update treeopt to read it.")
+        method = arrays.text("method")
+        if method not in STATEMENTS:
+            raise arrays.error("method", f"expected one of {', '.join(STATEMENTS)}. Got {method!r}.")
+        table = arrays.build("p", AcceptanceTable, arrays.take("p", "f"))
+        trees = _read_nested(arrays, table) if method == BEST_FIRST else _read_values(arrays, table)
+        certificate = Certificate(
+            method=method, compared=arrays.integer("compared"), ruled_out=arrays.integer("ruled_out")
+        )
+        return arrays.build("values", cls, table, trees, certificate)
 
 
 def solve(
@@ -245,3 +305,47 @@ def _check_size(max_nodes: int, max_depth: int, cells: int) -> None:
             f"max_nodes, max_depth: {max_nodes} x {max_depth} needs more than {MAX_CELLS} values. Ask for fewer.",
             field="max_nodes, max_depth",
         )
+
+
+def _tree_arrays(trees: Trees) -> dict[str, Array]:
+    if isinstance(trees, NestedTrees):
+        return {"parent": trees.parent, "rank": trees.rank, "reach": trees.reach, "order": trees.order}
+    return {f"values_{h}": values for h, values in enumerate(trees.values)}
+
+
+def _read_nested(arrays: Arrays, table: AcceptanceTable) -> Trees:
+    reach = arrays.take("reach", "f", 1)
+    parent = arrays.indices("parent", 1, -1, len(reach))
+    rank = arrays.indices("rank", 1, 0, table.branching)
+    order = arrays.indices("order", 2, -1, len(reach))
+    nodes = np.arange(1, len(reach))
+    if not len(parent) == len(rank) == len(reach) > 0:
+        raise arrays.error("parent", "expected as many as in rank and reach, at least one.")
+    if parent[0] != -1 or np.any((parent[1:] < 0) | (parent[1:] >= nodes)):
+        raise arrays.error("parent", "expected -1 and then, for every node, a parent before it.")
+    for row in order:
+        position = np.full(len(reach), len(row))
+        listed = row[row >= 0]
+        position[listed] = np.arange(len(listed))
+        if (
+            len(row) == 0
+            or row[0] != 0
+            or len(np.unique(listed)) < len(listed)
+            or np.any(position[parent[listed[1:]]] >= position[listed[1:]])
+        ):
+            raise arrays.error("order", "expected every node once, after its parent.")
+    return NestedTrees(parent, rank, reach, order)
+
+
+def _read_values(arrays: Arrays, table: AcceptanceTable) -> Trees:
+    values = [np.ascontiguousarray(arrays.take("values_0", "f", 3))]
+    while f"values_{len(values)}" in arrays:
+        values.append(np.ascontiguousarray(arrays.take(f"values_{len(values)}", "f", 3)))
+    depth = len(values) - 1
+    if table.max_depth is not None and depth > table.max_depth:
+        raise arrays.error("p", f"expected rows to depth {depth}. Got {table.max_depth}.")
+    for h, array in enumerate(values):
+        shapes = [(count, table.parent_ranks, values[0].shape[2]) for count in (1, depth + 1 - h)]
+        if array.shape != shapes[len(values[0]) > 1] or values[0].shape[2] < 2:
+            raise arrays.error(f"values_{h}", f"expected shape {shapes[0]} or {shapes[1]}. Got {array.shape}.")
+    return ValueTrees(np.ascontiguousarray(table.rows(depth)), tuple(values))
