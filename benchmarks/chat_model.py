@@ -198,7 +198,7 @@ def decode_options(options: Sequence[Option], prompts: Sequence[Prompt], repeats
     for option in options:
         option.runs.extend([] for _ in prompts)
     configurations = [partial(decode, option) for option in options]
-    rounds = collect_rounds(configurations, 1, len(prompts) * repeats, show_progress=True)
+    rounds = collect_rounds(configurations, 1, len(prompts) * repeats)
     for number, runs in enumerate(rounds):
         for option, run in zip(options, runs, strict=True):
             option.runs[number % len(prompts)].append(run)

@@ -89,7 +89,7 @@ def test_logits_are_those_of_the_cpu(models) -> None:
 @pytest.mark.parametrize("tree", [chain(4), level_widths([3, 4, 3, 2])], ids=["chain", "tree"])
 def test_greedy_output_equals_plain_decoding(models, tree) -> None:
     prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:3]]
-    measured = bench(models.target, models.draft, tree, prompts, max_new_tokens=64, repeats=1, show_progress=False)
+    measured = bench(models.target, models.draft, tree, prompts, max_new_tokens=64, repeats=1)
 
     assert measured.identical
 

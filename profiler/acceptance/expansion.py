@@ -117,14 +117,15 @@ class Expander:
             # candidates (K, beams, K): a row contains the scores that the trees of one top-k compare
             candidates = scores[beams][:, :, None] + log_probs[beams]
             candidates[self._outside[:, : beams.shape[1]]] = -np.inf
-            chosen = argsort_descending(candidates.reshape(self._top_k, -1))[:, : self._top_k]
+            chosen = (-candidates).reshape(self._top_k, -1).argsort(axis=-1, kind="stable")[:, : self._top_k]
             codes = np.take_along_axis(beams, chosen // self._top_k, axis=1) * self._top_k + chosen % self._top_k
             new, inverse = np.unique(codes[self._has_beam], return_inverse=True)
             new_parent, new_rank = new // self._top_k, new % self._top_k
             beams = np.zeros_like(codes)
             beams[self._has_beam] = len(parent) + inverse
             fed = visible.shape[1]
-            visible = visible_below(visible, new_parent - level_start)
+            # a child attends to what its parent attends to, and to itself
+            visible = np.hstack([visible[new_parent - level_start], np.eye(len(new), dtype=np.bool_)])
             level_start = len(parent)
             nodes = PassNodes(visible=visible, depth=np.full(len(new), depth), start=fed)
             new_children = self._feed(tokens[new_parent, new_rank], nodes)
@@ -133,18 +134,3 @@ class Expander:
             log_probs = np.vstack([log_probs, new_children.log_probs])
             tokens = np.vstack([tokens, new_children.tokens])
         return Expansion(parent, rank, log_probs, tokens)
-
-
-def visible_below(visible: Bool, parents: Int64) -> Bool:
-    """Return the attention mask of children: what the parent attends to, and the child itself.
-
-    Args:
-        visible: bool (rows, columns), of the previous pass, whose nodes are the last columns.
-        parents: int64 (m,), the row of each child's parent.
-    """
-    return np.hstack([visible[parents], np.eye(len(parents), dtype=np.bool_)])
-
-
-def argsort_descending(scores: Float32) -> Int64:
-    """Return the indices that sort the last axis in descending order, stably."""
-    return (-scores).argsort(axis=-1, kind="stable")

@@ -79,7 +79,7 @@ class BatchComparison:
                 field="batch_size",
             )
 
-    def bench(self, *, show_progress: bool = True) -> BatchBench:
+    def bench(self) -> BatchBench:
         """Return measurements next to predictions, with a bar on standard error; Ctrl-C ends it after the last whole round.
 
         Raises InvalidValueError if a prompt does not fit or sequences are too short for a full batch, and OutOfMemoryError
@@ -118,7 +118,6 @@ class BatchComparison:
             [partial(decode, *case) for case in cases],
             self.workload.max_new_tokens,
             self.workload.repeats,
-            show_progress=show_progress,
         )
         runs = {case: [finished[index] for finished in rounds] for index, case in enumerate(cases)}
         paces = {size: None if passes is None else passes.pace for size, passes in references.items()}

@@ -67,7 +67,6 @@ def bench_trees(
     *,
     references: ReferencePasses | None = None,
     clock: Clock | None = None,
-    show_progress: bool = True,
 ) -> tuple[TreeMeasurement, ...]:
     """Decode every prompt plainly and with each of some trees, in interleaved runs, and compare.
 
@@ -83,7 +82,6 @@ def bench_trees(
         decoding: rule and sampling.
         references: passes that are timed between the runs.
         clock: by default that of the target's device.
-        show_progress: whether a bar goes to standard error.
 
     Raises InvalidValueError without trees or prompts, or if the decoder refuses a prompt.
     """
@@ -95,7 +93,7 @@ def bench_trees(
     plain = decoding.decoder(target, draft, chain(0), max_tokens)
     drafting = decoding.decoder(target, draft, max(trees, key=lambda tree: tree.nodes), max_tokens)
     decoders = [(plain, None), *((drafting, tree) for tree in trees)]
-    return compare_decoders(decoders, workload, references=references, clock=clock, show_progress=show_progress)
+    return compare_decoders(decoders, workload, references=references, clock=clock)
 
 
 def compare_decoders(
@@ -104,7 +102,6 @@ def compare_decoders(
     *,
     references: ReferencePasses | None,
     clock: Clock | None = None,
-    show_progress: bool,
 ) -> tuple[TreeMeasurement, ...]:
     """Compare decoders with the first of them, plain decoding; a decoder with a tree switches to it before each run."""
     plain = decoders[0][0]
@@ -125,7 +122,6 @@ def compare_decoders(
         workload.max_new_tokens,
         workload.rounds,
         between=references.time if references else lambda: None,
-        show_progress=show_progress,
     )
     pace = references.pace if references else None
     results = []

@@ -90,7 +90,6 @@ def collect_rounds(
     rounds: int,
     *,
     between: Callable[[], object] = lambda: None,
-    show_progress: bool,
     name: str = "bench",
 ) -> list[tuple[R, ...]]:
     """Return interleaved runs, with a progress bar; Ctrl-C ends after the last whole round, and is raised before the first.
@@ -98,7 +97,7 @@ def collect_rounds(
     Arguments as for `interleave`.
     """
     finished: list[tuple[R, ...]] = []
-    with tqdm(total=rounds, desc=f"{name:<10}", unit="round", disable=None if show_progress else True) as bar:
+    with tqdm(total=rounds, desc=f"{name:<10}", unit="round", disable=None) as bar:
         try:
             for runs in interleave(configurations, new_tokens, range(rounds), between=between):
                 finished.append(runs)

@@ -73,7 +73,7 @@ def test_reach_of_trees_and_draft_records_are_refused(broken_pair, prompts):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_bench_warns_of_a_draft_and_refuses_a_target(target, draft, prompts, temperature):
-    options = {"max_new_tokens": 4, "repeats": 1, "temperature": temperature, "show_progress": False}
+    options = {"max_new_tokens": 4, "repeats": 1, "temperature": temperature}
     with pytest.warns(TreeoptWarning, match="^broken: expected a draft"):
         measured = bench(target, break_model(draft), chain(2), prompts[:2], **options)
     assert measured.tokens_per_step == 1

@@ -21,7 +21,6 @@ def bench(
     temperature: float = 0.0,
     top_p: float = 1.0,
     clock: Clock | None = None,
-    show_progress: bool = True,
 ) -> TreeMeasurement:
     (measured,) = bench_trees(
         target,
@@ -30,6 +29,5 @@ def bench(
         Workload(prompts=prompts, max_new_tokens=max_new_tokens, repeats=repeats),
         Decoding(rule=rule, sampling=Sampling(temperature, top_p)),
         clock=clock,
-        show_progress=show_progress,
     )
     return measured

@@ -157,6 +157,11 @@ class TestFiles:
             ("a.jsonl", lines({"prompt": text, "more": 1} for text in TEXTS)),
             ("a.jsonl", lines({"id": 7, "question": text, "text": None} for text in TEXTS)),
             ("a.jsonl", lines({"instruction": text, "output": "x"} for text in TEXTS)),
+            ("a.jsonl", lines({"text": "an answer", "prompt": text} for text in TEXTS)),
+            (
+                "a.jsonl",
+                lines({"messages": [{"role": "user", "content": [{"type": "text", "text": t}]}]} for t in TEXTS),
+            ),
             ("a.jsonl", lines({"turns": [text, "second"], "category": "c"} for text in TEXTS)),
             ("a.jsonl", lines({"conversations": [{"from": "human", "value": text}]} for text in TEXTS)),
             (
@@ -201,7 +206,7 @@ class TestFiles:
             ("a.txt", b"abc\xff", r"content: expected UTF-8 text \(byte 3\)"),
             ("a.jsonl", b'"a"\n\xff', r"line 2: expected UTF-8 text \(byte 0\)"),
             ("a.json", "[1, 2, 3]", r"\[0\]: expected a text, or messages"),
-            ("a.json", '["a", {"txt": "b"}]', r"\[1\]: expected one of the fields text, prompt"),
+            ("a.json", '["a", {"txt": "b"}]', r"\[1\]: expected one of the fields prompt, question"),
             ("a.json", '[{"text": 5}]', r"\[0\]\.text: expected a text"),
             ("a.json", '{"text": "a",\n', r"line 1: expected JSON"),
             ("a.json", '["a", "b"', r"content: expected JSON"),
@@ -345,3 +350,9 @@ class TestFolders:
         assert load_prompts(tmp_path) == TEXTS
         with pytest.raises(FormatError, match="content: expected parquet"):
             load_prompts(write(tmp_path / "b.parquet", "x"))
+
+
+@pytest.mark.parametrize("name", ["input", "context"])
+def test_what_an_instruction_is_about_follows_it(tmp_path, name):
+    (tmp_path / "a.jsonl").write_text(lines({"instruction": "Summarize", name: f"text {n}"} for n in range(3)))
+    assert load_prompts(tmp_path / "a.jsonl") == [f"Summarize\n\ntext {n}" for n in range(3)]

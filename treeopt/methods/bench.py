@@ -45,7 +45,6 @@ def bench_methods(
         workload.max_new_tokens,
         workload.rounds,
         between=references.time if references else lambda: None,
-        show_progress=True,
         name="methods",
     )
     prompts = [workload.prompt(number) for number in range(len(rounds))]

@@ -78,7 +78,5 @@ def bench_tree_file(
         return measurement
     drafting = build_decoder(models, planned, decoding, loaded=loaded)
     plain = Decoder(models.target, None, sampling=decoding.sampling, max_sequence_tokens=drafting.max_sequence_tokens)
-    (measurement,) = compare_decoders(
-        [(plain, None), (drafting, None)], workload, references=references, show_progress=True
-    )
+    (measurement,) = compare_decoders([(plain, None), (drafting, None)], workload, references=references)
     return measurement

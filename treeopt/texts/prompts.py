@@ -25,8 +25,10 @@ LEAST_PROMPTS = 3
 """Two for a profile and one for a benchmark."""
 BENCH_EVERY = 4
 """Every fourth prompt is for benchmarks, the others are for profiles."""
-FIELDS = ("text", "prompt", "question", "instruction", "messages", "turns", "conversations", "conversation")
+FIELDS = ("prompt", "question", "instruction", "messages", "turns", "conversations", "conversation", "text")
 """Fields of an object that may contain its prompt; the first one counts."""
+INPUTS = ("input", "context")
+"""Fields with what an `instruction` is about; the first one follows it."""
 CATEGORY = "category"
 """Field of an object with the category of its prompt."""
 MAX_CATEGORY_CHARACTERS = 64
@@ -217,7 +219,10 @@ def _read_prompt(path: Path, field: str, row: object) -> str:
         name = next((name for name in FIELDS if row.get(name) is not None), None)
         if name is None:
             raise FormatError(path, field, f"expected one of the fields {', '.join(FIELDS)}.")
+        about = next((row[other] for other in INPUTS if row.get(other)), None) if name == "instruction" else None
         field, row = f"{field}.{name}", row[name]
+        if isinstance(row, str) and isinstance(about, str):
+            row = f"{row}\n\n{about}"
         if isinstance(row, list):
             row = next((text for text in map(_user_text, row) if text is not None), "")
     if not isinstance(row, str):
@@ -245,7 +250,13 @@ def _user_text(message: object) -> object:
     """Return the content of a user's message, None for other messages."""
     if not isinstance(message, dict):
         return message
-    return message.get("content", message.get("value")) if message.get("role", message.get("from")) in USERS else None
+    if message.get("role", message.get("from")) not in USERS:
+        return None
+    content = message.get("content", message.get("value"))
+    if not isinstance(content, list):
+        return content
+    texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    return "\n".join(texts) if texts else content
 
 
 def _rows(path: Path) -> Iterator[Row]:

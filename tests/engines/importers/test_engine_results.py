@@ -114,6 +114,15 @@ class TestVllmLog:
         expected = [np.mean(accepted[accepted >= position] > position) for position in range(4)]
         assert result.table.p[:, 0] == pytest.approx(expected, abs=2e-3)
 
+    def test_lines_that_a_terminal_broke_are_refused(self, refuse_table):
+        line = "Mean acceptance length: 2.72, Accepted: 517 tokens, Drafted: 900 tokens, Per-position acceptance rate: 0.800,"
+        refuse_table(f"{line}\n 0.600, 0.323\n", "line 1", "a rate after the last comma")
+
+    def test_older_means_lack_the_targets_own_token(self, read_table):
+        line = "Mean acceptance length: 1.72, Accepted: 517 tokens, Drafted: 900 tokens, "
+        result = read_table(line + "Per-position acceptance rate: 0.800, 0.600, 0.323\n")
+        assert result.table.expected_tokens(chain(3)) == pytest.approx(2.723, abs=1e-3)
+
     def test_shorter_drafts_of_a_schedule_count(self, read_table):
         """1,000 drafts of one token and 1,000 of three."""
         head = "Mean acceptance length: {}, Accepted: {} tokens, Drafted: {} tokens, "
@@ -351,6 +360,7 @@ class TestSglang:
 
     def test_sequences_of_one_response_are_requests(self, read_table):
         assert read_table({"choices": [], "sglext": {"spec_tokens_details": [META, META]}}).prompts == 2
+        assert read_table({"choices": [{"meta_info": META}, {"meta_info": META}]}).prompts == 2
 
     def test_requests_that_did_not_draft_are_left_out(self, read_table, refuse_table):
         lines = [{"meta_info": {"completion_tokens": 3}}, {"meta_info": META}]
@@ -434,6 +444,11 @@ class TestLlamaServer:
         assert result.positions == 100
         (draft,) = read_latency(write(self.EARLY + self.LATE), drafts=True)
         assert draft.draft.medians_s.tolist() == pytest.approx([1e-3])  # 300 ms for 300 tokens
+
+    def test_missing_rates_are_refused(self, refuse_table):
+        refuse_table(
+            self.STATISTICS.format(100, 300, 150, "#acc rate/pos = (0.75), ", 300.0), "#acc rate/pos", "about 1.5"
+        )
 
     def test_restart_begins_new_totals(self, read_table):
         assert read_table(self.LATE + self.EARLY).positions == 140

@@ -180,6 +180,12 @@ class TestCsv:
             ("tokens,latency\n1,0.1\n", "line 1", "a unit in the name of the times. Got 'latency': add _s, _ms"),
             ("tokens,mean_ms\n1,NA\n", "line 2", "Got 'NA': replace it or remove the line"),
             ("tokens,ms,us\n1,1,1\n", "line 1", "one column of times. Got ms, us"),
+            (
+                "tokens,iterations,total_ms\n1,100,980\n2,100,990\n",
+                "line 1",
+                "the time of one pass. Got 'total_ms' and",
+            ),
+            ("tokens,elapsed_s,n_runs\n1,0.98,100\n2,0.99,100\n", "line 1", "the time of one pass. Got 'elapsed_s'"),
             ("tokens,ms\n\n1,10,3\n2,11,4\n", "line 3", "expected 2 values, one per name. Got 3"),
             ("tokens,seconds\n1.5,0.1\n", "line 2", "tokens: expected a whole number of at least 1. Got '1.5'"),
             ("tokens,seconds\n1_0,0.1\n", "line 2", "whole number"),

@@ -15,6 +15,7 @@ from treeopt.engines.importers.sweep_acceptance import estimate_rate, fit_surviv
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY
+from treeopt.trees import chain
 
 RATES = (0.62, 0.6, 0.58, 0.57, 0.56, 0.55, 0.55)
 MEASURED = (0, 1, 3, 7)
@@ -117,9 +118,9 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
             '{"k": 3, "tps": 9, "spec_decode_num_drafts": 9, "spec_decode_draft_tokens": Infinity}',
             "a number. Got 'inf'",
         ),
-        ('{"k": 3, "tps": 9, "spec_decode_num_drafts": 1, "spec_decode_draft_tokens": 1e9}', "from 1 to 10000"),
-        ('{"k": 3, "tps": 9, "spec_decode_num_drafts": 1e-300, "spec_decode_draft_tokens": 1e300}', "10000. Got inf"),
-        ("k,tps,accept_len\n0,9,1\n1000000,9,2\n", "k: expected a whole number from 0 to 10000"),
+        ('{"k": 3, "tps": 9, "spec_decode_num_drafts": 1, "spec_decode_draft_tokens": 1e9}', "from 1 to 256"),
+        ('{"k": 3, "tps": 9, "spec_decode_num_drafts": 1e-300, "spec_decode_draft_tokens": 1e300}', "256. Got inf"),
+        ("k,tps,accept_len\n0,9,1\n1000000,9,2\n", "k: expected a whole number from 0 to 256"),
         ("k,topk,tps,accept_len\n3,4,9,2\n", "Got only trees"),
         ("k,tps,accept_len\n3,9,2\n", "measure plain decoding too"),
         ("k,tps,accept_len\n0,9,0\n3,18,2.2\n", "line 2: expected an accept length of 1 for plain decoding.* Got 0"),
@@ -156,6 +157,32 @@ def test_csv_and_json_rows_give_one_profile(tmp_path, text):
         (
             '{"k": 3, "mean_tpot_ms": 9, "max_concurrency": 64, "num_prompts": 10}',
             "num_prompts: expected at least 64, as many as run together. Got 10",
+        ),
+        (
+            '{"k": 3, "mean_tpot_ms": 9, "max_concurrency": 8, "num_prompts": 100, "completed": 3}',
+            "completed: expected at least 8, as many as run together. Got 3",
+        ),
+        (
+            "draft_tokens,accepted_tokens,tps\n0,0,100\n1200,600,180\n",
+            "expected a whole number from 0 to 256. Got 1200",
+        ),
+        (
+            "num_draft_tokens,steps,tps,accept_length\n1,500,100,1\n4,213,180,2.4\n",
+            "num_draft_tokens of (501|214), the draft length and the root. Got",
+        ),
+        (
+            "k,batch_size,concurrency,tps,accept_length\n0,256,4,400,1\n3,256,4,720,2.4\n",
+            "expected one batch size. Got 4 and 256",
+        ),
+        ("k,tps,acc\n0,100,1\n3,180,2.4\n5,190,2.8\n", "unknown column 'acc'. Rename it to accept_length if"),
+        (
+            json.dumps(
+                [
+                    {"k": 3, "tps": 9, "accept_length": 2.9, "speculative_algorithm": "EAGLE3"},
+                    {"k": 7, "tps": 9, "accept_length": 1.6, "speculative_algorithm": "NGRAM"},
+                ]
+            ),
+            "'speculative_algorithm'. Got 'EAGLE3', 'NGRAM'",
         ),
         ('{"k": 3, "mean_tpot_ms": 9, "max_concurrency": null}', "max_concurrency: expected .*--max-concurrency"),
     ],
@@ -461,3 +488,48 @@ def test_rate_is_estimated_where_most_lengths_were_timed(tmp_path):
     (acceptance,) = profile.acceptances
     assert acceptance.table.p.ravel() == pytest.approx([0.6] * 6, abs=0.003)
     assert float(profile.chain_latencies[0].chains[1].steps.median_s) == pytest.approx(0.026, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("title", "cells", "rates"),
+    [
+        ("Acceptance rate (%)", ("0.9", "0.5"), (0.009, 0.005)),
+        ("acceptance_rate", ("0.9%", "0.5%"), (0.009, 0.005)),
+        ("acceptance_rate", ("0.7", "50%"), (0.7, 0.5)),
+        ("acceptance_rate", ("70", "50"), (0.7, 0.5)),
+        ("acceptance_rate", ("0.7", "0.5"), (0.7, 0.5)),
+    ],
+)
+def test_rates_in_per_cent_are_those_with_a_sign_or_above_1(tmp_path, title, cells, rates):
+    (tmp_path / "s.csv").write_text(f"k,tps,{title}\n0,100,\n1,101,{cells[0]}\n3,99,{cells[1]}\n")
+    table = import_sweep(tmp_path / "s.csv").acceptance().table
+    assert table.expected_tokens(chain(1)) == pytest.approx(1 + rates[0], abs=1e-3)
+    assert table.expected_tokens(chain(3)) == pytest.approx(1 + 3 * rates[1], abs=0.02)
+
+
+def test_printed_runs_keep_their_own_concurrency(tmp_path):
+    """Each run prints its concurrency before its result too, below the end of the one before."""
+    runs = []
+    for batch, drafts in ((1, False), (16, False), (1, True), (16, True)):
+        drafting = "Acceptance length: 2.20\nDrafts: 100\nDraft tokens: 300\n" if drafts else ""
+        runs.append(
+            f"Traffic request rate: inf\nMaximum request concurrency: {batch}\n"
+            f"============ Serving Benchmark Result ============\nSuccessful requests: 80\n"
+            f"Maximum request concurrency: {batch}\nMean TPOT (ms): {8 + batch}\n{drafting}{50 * '='}\n"
+        )
+    (tmp_path / "s.txt").write_text("".join(runs))
+    profile = import_sweep(tmp_path / "s.txt")
+    assert [
+        (latency.batch_size, [chain.length for chain in latency.chains]) for latency in profile.chain_latencies
+    ] == [
+        (1, [0, 3]),
+        (16, [0, 3]),
+    ]
+    assert [latency.chains[0].steps.median_s for latency in profile.chain_latencies] == pytest.approx([9e-3, 24e-3])
+
+
+def test_drafting_settings_in_a_cell_may_be_json(tmp_path):
+    config = json.dumps({"num_speculative_tokens": 3, "draft_tensor_parallel_size": None}).replace('"', '""')
+    (tmp_path / "s.csv").write_text(f'speculative_config,k,tps,accept_length\n,0,100,1\n"{config}",,180,2.4\n')
+    (latency,) = import_sweep(tmp_path / "s.csv").chain_latencies
+    assert [chain.length for chain in latency.chains] == [0, 3]

@@ -86,7 +86,7 @@ def measure(make_comparison):
     """Return the measurements by batch size and tree."""
 
     def measure(**options):
-        bench = make_comparison(**options).bench(show_progress=False)
+        bench = make_comparison(**options).bench()
         return {(size.batch_size, row.tree): row.measured for size in bench.sizes for row in size.rows}
 
     return measure
@@ -146,9 +146,9 @@ class TestRates:
         comparison = make_comparison(repeats=9)
         if rounds is None:
             with pytest.raises(KeyboardInterrupt):
-                comparison.bench(show_progress=False)
+                comparison.bench()
         else:
-            assert comparison.bench(show_progress=False).rounds == rounds
+            assert comparison.bench().rounds == rounds
 
 
 class TestOutputs:
@@ -197,7 +197,7 @@ class TestRefusals:
 
 
 def test_bench_has_predictions_next_to_measurements(make_comparison):
-    bench = make_comparison().bench(show_progress=False)
+    bench = make_comparison().bench()
     (size,) = bench.sizes
     assert (size.batch_size, bench.prompts, bench.max_new_tokens, bench.rounds) == (2, 6, 12, 2)
     assert [row.predicted for row in size.rows] == [NO_PREDICTION] * 2

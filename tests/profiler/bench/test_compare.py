@@ -31,7 +31,7 @@ def twin(make_model):
 
 def measure(*arguments, now_s=None, **options):
     clock = None if now_s is None else MonotonicClock(now_s)
-    return bench(*arguments, **{"max_new_tokens": 8, "repeats": 3, "show_progress": False, "clock": clock} | options)
+    return bench(*arguments, **{"max_new_tokens": 8, "repeats": 3, "clock": clock} | options)
 
 
 def seconds_of(passes):
@@ -115,7 +115,7 @@ def test_speedup_counts_tokens_up_to_the_end_token(make_model, twin, prompts):
 
 
 def test_another_draft_has_the_same_output_and_progress_goes_to_stderr(target, draft, prompts, capsys):
-    options = {"max_new_tokens": 20, "repeats": 1, "show_progress": True}
+    options = {"max_new_tokens": 20, "repeats": 1}
     measured = measure(target, draft, level_widths([3, 2, 2]), prompts[:3], **options)
     assert capsys.readouterr().out == ""
     assert measured.identical is True
@@ -143,4 +143,4 @@ def test_sampled_outputs_are_not_compared(target, draft, prompts):
 def test_workloads_that_cannot_be_decoded_are_refused(target, changes, reason):
     options = {"prompts": [[1, 2]], "max_new_tokens": 4} | changes
     with pytest.raises(InvalidValueError, match=reason):
-        bench(target, target, chain(1), options.pop("prompts"), show_progress=False, **options)
+        bench(target, target, chain(1), options.pop("prompts"), **options)

@@ -81,7 +81,7 @@ class TestDivergence:
 class TestBench:
     def bench(self, target, draft, prompts):
         tree = level_widths([3, 2, 1])
-        return bench(target, draft, tree, prompts, max_new_tokens=12, repeats=2, show_progress=False)
+        return bench(target, draft, tree, prompts, max_new_tokens=12, repeats=2)
 
     def test_correct_decoder_has_no_divergence(self, target, draft, prompts):
         measured = self.bench(target, draft, prompts[:3])
@@ -117,5 +117,5 @@ def test_bundled_pair_in_bfloat16_diverges_at_near_ties_only():
     pair = load_pair(dtype="bfloat16")
     prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:1]]
     tree = level_widths([4, 6, 6, 4, 3, 2])
-    measured = bench(pair.target, pair.draft, tree, prompts, max_new_tokens=40, repeats=1, show_progress=False)
+    measured = bench(pair.target, pair.draft, tree, prompts, max_new_tokens=40, repeats=1)
     assert all(each.near_tie and each.gap < 0.5 for each in measured.divergences)

@@ -105,9 +105,9 @@ class TestInterleave:
         configurations = [decode, decode]
         if rounds is None:
             with pytest.raises(KeyboardInterrupt):
-                collect_rounds(configurations, 90, 9, show_progress=False)
+                collect_rounds(configurations, 90, 9)
         else:
-            assert len(collect_rounds(configurations, 90, 9, show_progress=False)) == rounds
+            assert len(collect_rounds(configurations, 90, 9)) == rounds
 
     def test_whole_runs_are_timed(self, target, draft, prompts):
         """The clock, which may wait for the device, is read before and after a run and never within."""
@@ -167,7 +167,7 @@ class TestPace:
         references = reference_passes(model, target, draft, [TREE], PROMPTS, clock=machine)
         machine.passes_s = 0.0
         workload = Workload(prompts=PROMPTS, max_new_tokens=48, repeats=2)
-        options = {"references": references, "clock": machine, "show_progress": False}
+        options = {"references": references, "clock": machine}
         (measured,) = bench_trees(target, draft, [TREE], workload, Decoding(), **options)
         return measured
 

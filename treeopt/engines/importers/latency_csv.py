@@ -1,6 +1,6 @@
 """Latency curves as tables: one sample per row, or one of each part in a column of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from treeopt.engines.importers.foreign_file import ForeignFile, source_text
 from treeopt.engines.importers.importer import (
@@ -11,7 +11,16 @@ from treeopt.engines.importers.importer import (
     Importer,
     build_curve,
 )
-from treeopt.engines.importers.table_rows import SPREADS, Row, Rows, join_words, read_header, read_rows, split_words
+from treeopt.engines.importers.table_rows import (
+    SPREADS,
+    Row,
+    Rows,
+    join_words,
+    parse_number,
+    read_header,
+    read_rows,
+    split_words,
+)
 from treeopt.records.latency import Timing
 from treeopt.records.step_latency import LATENCY_PARTS
 
@@ -45,6 +54,9 @@ SPEEDS = frozenset(("per", "tok", "token", "tokens", "tps", "throughput", "speed
 PASSES = frozenset(("step", "pass", "iteration", "iter", "forward", "call"))
 """What a time may be per, such as `ms/step`."""
 MEANS = frozenset(("mean", "avg", "average", "median", "p50"))
+TOTALS = frozenset(("total", "totals", "cumulative", "sum", "elapsed", "wall"))
+COUNTS = frozenset(("iterations", "iters", "reps", "repeats", "repetitions", "runs", "calls", "loops"))
+"""Words of a time that may be that of many passes, and of their number."""
 DURATIONS = frozenset(("time", "latency", "duration", "elapsed", "wall"))
 BLOCK = "block"
 """A pass that drafts all levels; `tokens` are then the levels."""
@@ -73,6 +85,7 @@ def read_csv(file: ForeignFile) -> tuple[ImportedLatency, ...]:
     table = read_rows(file)
     columns = _find_columns(file, table)
     times = _find_times(file, table, columns)
+    _check_single_passes(file, table, times.values())
     speeds = [name for name in table.names if SPEEDS & set(split_words(name.replace("/", " per ")))]
     point = [columns[meaning] for meaning in COLUMNS if meaning in columns]
     table.check_constant(
@@ -142,6 +155,18 @@ def _find_times(file: ForeignFile, table: Rows, columns: dict[str, str]) -> dict
             "such as verify_ms, without a column pass.",
         )
     return by_part
+
+
+def _check_single_passes(file: ForeignFile, table: Rows, times: Iterable[str]) -> None:
+    """Raise FormatError for a total time next to a column with the number of passes."""
+    totals = [name for name in times if TOTALS & set(split_words(name))]
+    counts = [name for name in table.names if COUNTS & set(split_words(name))]
+    if totals and any(parse_number(row.cells[name], row.decimal) > 1 for name in counts for row in table.rows):
+        raise file.error(
+            table.header_line,
+            f"expected the time of one pass. Got {totals[0]!r:.40} and {counts[0]!r:.40}: divide the time by the number of "
+            "passes, and leave that column out.",
+        )
 
 
 def _find_row_times(

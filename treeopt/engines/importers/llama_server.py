@@ -52,6 +52,8 @@ _STATISTICS_MARK = re.compile(r"statistics\s{1,20}[\w-]{1,40}: #calls")
 _STATISTICS = re.compile(r"statistics\s{1,20}([\w-]{1,40}): #calls(.{0,4000})")
 _COUNT = r"\s{0,9}=\s{0,20}(\d{1,15})"
 _STATISTICS_RATES = re.compile(rf"#acc rate/pos = {_RATES}")
+RATE_ROUNDING, MISSING_SHARE = 0.00051, 0.05
+"""Three decimals, and the share of the accepted tokens that rates may lack."""
 _DURATIONS = re.compile(rf"dur\(b,g,a\) = {NUMBER},\s{{0,20}}({NUMBER}),")
 
 REQUESTS_KIND = "llama-server log, requests"
@@ -133,6 +135,7 @@ def _read_statistics(file: ForeignFile) -> dict[str, list[_Statistics]]:
             continue
         rates, durations = _STATISTICS_RATES.search(line), _DURATIONS.search(line)
         drafted = _read_count("#gen tokens", line)
+        accepted = min(_read_count("#acc tokens", line), drafted)
         runs = by_method.setdefault(method, [])
         if runs and drafts >= runs[-1].drafts:
             runs.pop()  # the later totals include it
@@ -140,12 +143,23 @@ def _read_statistics(file: ForeignFile) -> dict[str, list[_Statistics]]:
             _Statistics(
                 drafts=drafts,
                 drafted_tokens=drafted,
-                accepted_tokens=min(_read_count("#acc tokens", line), drafted),
-                rates=tuple(map(float, rates[1].split(","))) if rates else (),
+                accepted_tokens=accepted,
+                rates=_check_rates(file, tuple(map(float, rates[1].split(","))), accepted / drafts) if rates else (),
                 draft_ms=float(durations[1]) if durations else None,
             )
         )
     return by_method
+
+
+def _check_rates(file: ForeignFile, rates: tuple[float, ...], mean: float) -> tuple[float, ...]:
+    """Return the rates by position; raises FormatError if they are clearly fewer than the mean accepted tokens."""
+    if sum(rates) < (1 - MISSING_SHARE) * mean - RATE_ROUNDING * len(rates):
+        raise file.error(
+            "#acc rate/pos",
+            f"expected rates whose sum is about {mean:.3f}, the accepted tokens of a draft. Got {sum(rates):.3f}: is the line "
+            "complete?",
+        )
+    return rates
 
 
 def _read_count(name: str, line: str) -> int:

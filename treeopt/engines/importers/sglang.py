@@ -61,8 +61,9 @@ def _find_metas(response: JsonObject) -> list[JsonObject]:
     """Return the metadata of the sequences of a response."""
     content = response.content
     choices, extension = content.get("choices"), content.get(EXTENSION)
-    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    metas: Any = content.get(META, first.get(META))
+    metas: Any = content.get(META)
+    if metas is None and isinstance(choices, list):
+        metas = [choice[META] for choice in choices if isinstance(choice, dict) and META in choice] or None
     if metas is None and isinstance(extension, dict):
         metas = extension.get(DETAILS)
     if metas is None and content.keys() & {*HISTOGRAMS}:

@@ -4,9 +4,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from treeopt.engines.importers.foreign_file import MAX_STEP_TOKENS, ForeignFile
+from treeopt.engines.importers.acceptance_tables import MAX_LENGTH
+from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.importer import MAX_S, MIN_S, SWEEP, Importer, SweepRow
-from treeopt.engines.importers.table_rows import Row, Rows, join_words, read_header, read_rows, split_words
+from treeopt.engines.importers.table_rows import (
+    Row,
+    Rows,
+    join_words,
+    parse_number,
+    read_header,
+    read_rows,
+    split_words,
+)
 
 WORDS = {
     **dict.fromkeys(("tok", "toks", "token"), "tokens"),
@@ -59,8 +68,8 @@ ROOTED = _unify_names("num_draft_tokens", "speculative_num_draft_tokens")
 CONCURRENCY = "max_concurrency"
 """Null in results of vLLM's and SGLang's benchmarks without a limit; SGLang's `concurrency` is a mean."""
 BATCH = ("batch", "batch_size", "bs", "bsz", "concurrency")
-PROMPTS = "num_prompts"
-"""Requests of a benchmark."""
+PROMPTS = ("completed", "num_prompts")
+"""Requests of a benchmark, those that succeeded if it tells."""
 CONTEXT = _unify_names("context", "context_tokens", "context_len", "ctx")
 MODEL = ("model_id", "model", "target")
 TOP_K = ("topk", "top_k", "eagle_topk", "speculative_eagle_topk")
@@ -84,7 +93,7 @@ PER_SEQUENCE = (
     *("tokens_per_s_per_request", "tokens_per_s_per_req", "tokens_per_s_per_sequence", "tokens_per_s_per_seq"),
 )
 ACCEPT = _unify_names(
-    "accept_length", "spec_decode_acceptance_length", "accepted_length", "tokens_per_step", "al", "tau"
+    "accept_length", "spec_decode_acceptance_length", "accepted_length", "tokens_per_step", "al", "tau", "τ", "mat"
 )
 """Including the target's own token."""
 ACCEPTED = _unify_names("accepted_tokens", "accepted_per_step", "accepted_tokens_per_step")
@@ -97,7 +106,7 @@ DRAFTED = _unify_names("spec_decode_num_draft_tokens", "spec_decode_draft_tokens
 COLUMNS = frozenset(
     (
         *(*LENGTH, *ROOTED, *BATCH, CONCURRENCY, *CONTEXT, *TOP_K, *SPEEDS, *ACCEPT, *ACCEPTED, *RATE),
-        *(DRAFTS, *DRAFTED, PROMPTS),
+        *(DRAFTS, *DRAFTED, *PROMPTS),
     )
 )
 SERIES = "_benchmark_name"
@@ -144,27 +153,33 @@ def _read_rows(file: ForeignFile) -> Rows:
         if title != SERIES:
             titles[name] = title
     rows = [
-        replace(row, cells={name: _clean_cell(name, row.cells[title]) for name, title in titles.items()}, titles=titles)
+        replace(
+            row,
+            cells={name: _clean_cell(name, row.cells[title], title, row.decimal) for name, title in titles.items()},
+            titles=titles,
+        )
         for row in table.rows
     ]
     return Rows(table.header_line, list(titles), rows)
 
 
-def _clean_cell(name: str, cell: str) -> str:
-    """Return a cell; empty without a value, the length 0 for words that mean plain decoding."""
+def _clean_cell(name: str, cell: str, title: str, decimal: str) -> str:
+    """Return a cell; empty without a value, the length 0 for words that mean plain decoding, rates in per cent as shares."""
     text = cell.lower()
     if text in PLAIN and name in LENGTH:
         return "0"
     if text in MISSING or (text in PLAIN and name not in COLUMNS):
         return ""
-    return cell.removesuffix("%").rstrip() if name in RATE else cell
+    if name in RATE and ("%" in title + cell or {"pct", "percent"} & set(split_words(title))):
+        return f"{parse_number(cell.removesuffix('%').rstrip(), decimal) / 100:.12g}"
+    return cell
 
 
 def _check_acceptance(table: Rows) -> None:
     """Refuse a column of acceptance with an unknown name, without which acceptance would be estimated from speeds."""
     if not {*ACCEPT, *ACCEPTED, *RATE}.isdisjoint(table.names):
         return
-    unknown = next((name for name in table.names if any(word.startswith("accept") for word in split_words(name))), None)
+    unknown = next((name for name in table.names if any(map(_is_acceptance, split_words(name)))), None)
     if unknown is not None:
         raise table.rows[0].file.error(
             table.header_line,
@@ -173,8 +188,12 @@ def _check_acceptance(table: Rows) -> None:
         )
 
 
+def _is_acceptance(word: str) -> bool:
+    return WORDS.get(word, word).startswith("accept")
+
+
 def _find_rate_unit(rows: Sequence[Row]) -> float:
-    """Return the unit of acceptance rates: per cent if one of them is above 1."""
+    """Return the unit of acceptance rates without a sign of per cent: per cent if one of them is above 1."""
     return 0.01 if any(_read_number(row, RATE) > 1 for row in rows) else 1.0
 
 
@@ -209,16 +228,17 @@ def _missing_own_token(rows: Sequence[Row], lengths: Sequence[int]) -> float:
 
 
 def _build_row(row: Row, length: int, own_token: float, rate_unit: float) -> SweepRow:
-    concurrent = _read_number(row, (CONCURRENCY,) if CONCURRENCY in row.cells else BATCH)
+    concurrent = _read_concurrent(row)
     if math.isnan(concurrent) and CONCURRENCY in row.cells:
         raise row.error(
             f"{CONCURRENCY}: expected the number of concurrent requests. Got none: run the benchmark with --max-concurrency."
         )
     batch_size = _check_whole(row, 1.0 if math.isnan(concurrent) else concurrent, "batch", least=1)
-    prompts = _read_number(row, (PROMPTS,))
+    prompts = _read_number(row, PROMPTS)
     if prompts < batch_size:
         raise row.error(
-            f"{PROMPTS}: expected at least {batch_size}, as many as run together. Got {prompts:g}: benchmark more prompts."
+            f"{next(name for name in PROMPTS if row.cells.get(name))}: expected at least {batch_size}, as many as run together. "
+            f"Got {prompts:g}: benchmark more prompts."
         )
     context = _read_number(row, CONTEXT, -1.0)
     tree = _read_number(row, TOP_K, 1.0) > 1
@@ -235,15 +255,33 @@ def _build_row(row: Row, length: int, own_token: float, rate_unit: float) -> Swe
     )
 
 
+def _read_concurrent(row: Row) -> float:
+    """Return the requests that run together; NaN if unknown."""
+    if CONCURRENCY in row.cells:
+        return _read_number(row, (CONCURRENCY,))
+    numbers = {row.number(name) for name in BATCH if row.cells.get(name)}
+    if len(numbers) > 1:
+        raise row.error(
+            f"expected one batch size. Got {' and '.join(f'{number:g}' for number in sorted(numbers))}: keep the column of the "
+            "requests that run together."
+        )
+    return numbers.pop() if numbers else math.nan
+
+
 def _read_length(row: Row) -> int:
     drafts, drafted = _read_number(row, (DRAFTS,), 0.0), _read_number(row, DRAFTED, 0.0)
     if drafts > 0 and drafted > 0:
         mean = drafted / drafts
         length = mean if math.isinf(mean) else round(mean)
-        return _check_whole(row, length, DRAFTED[0], least=1, most=MAX_STEP_TOKENS)
+        return _check_whole(row, length, DRAFTED[0], least=1, most=MAX_LENGTH)
     length = _read_number(row, LENGTH)
+    rooted = _read_number(row, ROOTED)
+    if length >= 0 and rooted != length + 1 and not math.isnan(rooted) and not _read_number(row, TOP_K, 1.0) > 1:
+        raise row.error(
+            f"expected num_draft_tokens of {length + 1:g}, the draft length and the root. Got {rooted:g}: keep the column "
+            "of the draft length."
+        )
     if math.isnan(length):
-        rooted = _read_number(row, ROOTED)
         if rooted == 0:
             raise row.error(
                 "num_draft_tokens: expected at least 1, because it includes the root, as in SGLang. Got 0: name the column "
@@ -251,7 +289,7 @@ def _read_length(row: Row) -> int:
             )
         length = rooted - 1
     if not math.isnan(length):
-        return _check_whole(row, length, LENGTH[0], least=0, most=MAX_STEP_TOKENS)
+        return _check_whole(row, length, LENGTH[0], least=0, most=MAX_LENGTH)
     if {CONCURRENCY, "tpot_ms"} <= row.cells.keys() and not any(row.cells.get(name) for name in (*ACCEPT, *ACCEPTED)):
         return 0  # vllm bench serve of a server that does not speculate
     raise row.error(

@@ -8,6 +8,7 @@ start with # are skipped, but the header may be such a line.
 
 import ast
 import csv
+import json
 import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
@@ -34,11 +35,33 @@ REPEATS = frozenset(
     ]
 )
 """Words of columns that number or date the samples."""
-SETTINGS = frozenset(["gpu", "device", "model", "host", "machine", "engine", "backend", "kernel", "config", "version"])
+SETTINGS = frozenset(
+    [
+        *("gpu", "gpus", "device", "model", "host", "machine", "engine", "backend", "kernel", "config", "version"),
+        *("algorithm", "method", "drafter", "dtype", "quant", "quantization", "dataset"),
+    ]
+)
 """Words of columns that name a setting, such as `gpu_id`."""
 SPREADS = frozenset(
     [
-        *("std", "stddev", "sd", "var", "variance", "sem", "se", "stderr", "iqr", "mad", "cv", "min", "max"),
+        *(
+            "std",
+            "stdev",
+            "stddev",
+            "sd",
+            "sigma",
+            "ci95",
+            "var",
+            "variance",
+            "sem",
+            "se",
+            "stderr",
+            "iqr",
+            "mad",
+            "cv",
+            "min",
+            "max",
+        ),
         *("p5", "p10", "p25", "p75", "p90", "p95", "p99", "ci", "low", "high", "lower", "upper"),
     ]
 )
@@ -268,10 +291,12 @@ def _parse_nested(cell: str) -> Any:
     """Return the list or object in a cell, as pandas writes it; other cells stay as they are."""
     if cell[:1] + cell[-1:] not in ("[]", "{}"):
         return cell
-    try:
-        return ast.literal_eval(cell) if len(cell) <= MAX_NESTED else []
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return cell
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(cell) if len(cell) <= MAX_NESTED else []
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return cell
 
 
 def _read_objects(file: ForeignFile) -> Rows:

@@ -55,6 +55,7 @@ PRINTED = {
 }
 """Names in the saved results by those in the printed ones, of SGLang's bench_serving too, whose heading is the same."""
 _PRINTED_LINE = re.compile(rf"^\s{{0,9}}(\w[^:\n]{{0,60}}):\s{{0,60}}({NUMBER})\s*$", re.MULTILINE)
+_PRINTED_END = re.compile(r"^\s{0,9}={9,}\s*$", re.MULTILINE)
 PERCENT_ROUNDING = 5e-5
 """Rates in per cent have two decimals."""
 
@@ -69,8 +70,14 @@ def read_log(file: ForeignFile) -> ImportedAcceptance:
     for number, line in enumerate(file.log.split("\n"), start=1):
         if (numbers := _LOG_RATES.search(line)) is not None:
             rates = [float(rate) for rate in numbers[1].split(",")]
+            if line[numbers.end() :].strip() == ",":
+                raise file.error(
+                    f"line {number}", "expected a rate after the last comma. Got none: join the broken line."
+                )
             drafted, mean = _LOG_DRAFTED.search(line), _LOG_MEAN.search(line)
-            if mean is not None and abs(1 + sum(rates) - float(mean[1])) > MEAN_ROUNDING + RATE_ROUNDING * len(rates):
+            within = MEAN_ROUNDING + RATE_ROUNDING * len(rates)
+            # in older versions the mean does not include the target's own token
+            if mean is not None and min(abs(own + sum(rates) - float(mean[1])) for own in (0, 1)) > within:
                 raise file.error(
                     f"line {number}",
                     f"expected rates whose sum is {float(mean[1]) - 1:.2f}, the mean acceptance length less 1. Got "
@@ -119,7 +126,7 @@ def read_bench(file: ForeignFile) -> ImportedAcceptance | tuple[SweepRow, ...]:
     """
     printed = _is_printed(file)
     if printed:
-        file = replace(file, data="\n".join(map(json.dumps, _parse_printed(file.text))).encode())
+        file = replace(file, data="\n".join(map(json.dumps, _parse_printed(file.log))).encode())
     if file.part == SWEEP:
         return read_sweep(file)
     results = [result for result in file.objects if RATES in result.content]
@@ -134,13 +141,14 @@ def read_bench(file: ForeignFile) -> ImportedAcceptance | tuple[SweepRow, ...]:
 
 
 def _is_printed(file: ForeignFile) -> bool:
-    return PRINTED_HEADING in file.text and not file.is_json
+    return PRINTED_HEADING in file.log
 
 
 def _parse_printed(text: str) -> list[dict[str, Any]]:
     """Return the printed results as --save-result writes them; numbers that were not printed are None."""
     results = []
     for block in text.split(PRINTED_HEADING)[1:]:
+        block = _PRINTED_END.split(block.partition("\n")[2])[0]  # what follows may be of the next run
         numbers = {
             name: int(number) if number.isdecimal() else float(number) for name, number in _PRINTED_LINE.findall(block)
         }
