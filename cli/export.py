@@ -255,7 +255,20 @@ def _export_setting(engine: Engine, args: ExportOptions) -> None:
         )
     contents = {name: text.encode() for name, text in result.output.files.items()}
     files = _write_files(args, contents, lambda data: setting_provenance(engine, result, args.inputs, data, profile))
-    print_result(setting_text(engine, result, args.written), files, warnings=result.warnings)
+    faster = [] if profile is None or tree is not None else _warn_of_faster_drafter(profile, args.request)
+    print_result(setting_text(engine, result, args.written), files, warnings=[*result.warnings, *faster])
+
+
+def _warn_of_faster_drafter(profile: Profile, request: PlanRequest) -> list[Warning]:
+    """Warn if another drafter of a profile is the fastest, because settings are chosen for the draft model."""
+    if not (profile.has_draft_model and profile.drafters):
+        return []
+    best = best_drafter(drafter_choices(profile, request), request.objective)
+    if best.option.drafter.name == "model":
+        return []
+    description, speedup = best.option.drafter.description, best.option.speedup.value
+    problem = f"{description} is {speedup:.2f} times as fast as plain decoding, and faster than the draft model."
+    return [Warning(problem, "Export the tree file of treeopt solve instead.")]
 
 
 def _export_acceptance(args: ExportOptions) -> None:

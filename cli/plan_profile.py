@@ -3,6 +3,7 @@
 import click
 
 from treeopt.cli.terminal import progress, warn
+from treeopt.errors import Warning
 from treeopt.planner import PlanRequest, categories_of, chosen_drafter, drafter_choices, requested_plan
 from treeopt.planner.categories import CategoryPlans, category_plans
 from treeopt.planner.drafters import drafters_over_contexts
@@ -22,6 +23,12 @@ def select_category(profile: Profile, category: str | None, new_tokens: int | No
     selected = for_sequences(profile, category=category, new_tokens=new_tokens)
     if category is not None and (missing := left_out_drafters(profile, selected)):
         warn(left_out_warning({drafter: [category] for drafter in missing}))
+    measured = {name for acceptance in selected.acceptances for name in acceptance.categories}
+    if category is not None and measured - {category}:
+        problem = (
+            f"the draft model was measured on too few prompts of {category}, and keeps its acceptance of all prompts."
+        )
+        warn(Warning(problem, "Profile with more prompts of each category."))
     return selected
 
 
@@ -63,7 +70,7 @@ def plan_profile(profile: Profile, request: PlanRequest, drafter: str | None = N
         if several:
             tick()
         if drafter is not None:
-            drafters = (chosen_drafter(drafters, drafter, request),)
+            drafters = (chosen_drafter(drafters, drafter, request, profile),)
         schedule = schedule_if_measured(profile, request, tick)
         over_contexts: tuple[Segment, ...] = ()
         if several and schedule is not None:

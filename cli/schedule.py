@@ -8,7 +8,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import load_profile, output_option, profile_option
 from treeopt.cli.options.plan import PlanOptions, category_option, new_tokens_option
-from treeopt.cli.options.record import group
+from treeopt.cli.options.record import group, refuse_options
 from treeopt.cli.plan_profile import select_sequences
 from treeopt.cli.terminal import print_result, progress
 from treeopt.planner import requested_plan, tree_file
@@ -38,6 +38,7 @@ def schedule(args: ScheduleOptions) -> None:
     """
     if args.plan.objective != "speed":
         raise click.UsageError("--objective tokens: schedules are for speed. Leave it out.")
+    refuse_options(["extrapolate"], "schedules are for what was measured. Leave it out.")
     request = args.plan.request
     profile = load_profile(args.profile_path)
     require_draft_model(profile, "treeopt schedule")

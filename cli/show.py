@@ -92,7 +92,14 @@ def _show_tree(args: ShowOptions) -> None:
     as_tree = not as_text and check_suffix(written, TREE_SUFFIX) == TREE_SUFFIX
     tree = read_any_tree(args.path, args.choice)
     if as_text:
-        click.echo(draw_text(tree.tree, reach=tree.reach, max_rows=args.rows, width=diagram_width()))
+        diagram = draw_text(
+            tree.tree,
+            reach=tree.reach,
+            tokens_per_step=tree.tokens_per_step,
+            max_rows=args.rows,
+            width=diagram_width(),
+        )
+        click.echo(diagram)
         if tree.drafter is not None:
             click.echo(f"\n{describe_drafter(tree)}")
         return

@@ -126,7 +126,8 @@ def simulate(args: SimulateOptions) -> None:
     measured = load_profile(args.profile_path)
     profile = select_category(measured, args.category)
     require_draft_model(profile, "simulate")
-    times = StepTimes(profile, profile.acceptance(rule=args.rule, temperature=args.temperature), args.prompt_s)
+    acceptance = profile.acceptance(rule=args.rule, temperature=args.temperature)
+    times = StepTimes(profile, acceptance, args.prompt_s, args.load.mean_context_tokens)
     batch_size = args.max_batch_size or times.max_batch_size
     deployment = Deployment(times=times, replicas=args.replicas, batch_size=batch_size)
     default = default_length(profile.engine.name) if profile.engine is not None else None
@@ -234,6 +235,13 @@ def _warn(args: SimulateOptions, times: StepTimes, request: PlanRequest) -> None
             Warning(
                 f"prefill was timed for prompts of up to {longest} tokens; longer ones are extrapolated.",
                 f"Measure longer ones: {measure} --prompts FILE." if measure else "Import times of longer ones.",
+            )
+        )
+    if times.longest_context < args.load.prompt_tokens[1] + args.load.new_tokens[1]:
+        warn(
+            Warning(
+                f"steps were timed up to {times.longest_context} tokens of context; longer sequences take as long a step.",
+                f"Measure longer ones: {measure} --context-tokens." if measure else "Import times of longer contexts.",
             )
         )
     if times.max_batch_size == 1:

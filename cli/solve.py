@@ -72,8 +72,10 @@ def solve(args: SolveOptions) -> None:
     for flag, path in (("--plot", args.plot), ("--save", args.save)):
         if path is not None:
             require_draft_model(profile, flag)
+    if args.save is not None and args.drafter not in (None, "model"):
+        raise click.UsageError("--save: expected the draft model, whose trees are solved. Leave it out, or --drafter.")
     planned = plan_profile(profile, request, args.drafter)
-    categories = plan_categories(planned, args.drafter)
+    categories = None if args.category is not None else plan_categories(planned, args.drafter)
     source = plan_source(args.profile_path, planned.plan, args.new_tokens, args.category)
     tree = tree_file(planned.plan, profile, source=source, choice=planned.best)
     if args.as_json:
@@ -101,8 +103,14 @@ def _plan_text(args: SolveOptions, planned: ProfilePlan, tree: TreeFile, categor
     )
     if tree.drafter is not None and tree.drafter.values:
         return text
-    width = diagram_width(err=is_stdout(args.path))
-    return f"{text}\n\n{draw_text(tree.tree, reach=tree.reach, max_rows=MAX_ROWS, width=width)}"
+    diagram = draw_text(
+        tree.tree,
+        reach=tree.reach,
+        tokens_per_step=tree.tokens_per_step,
+        max_rows=MAX_ROWS,
+        width=diagram_width(err=is_stdout(args.path)),
+    )
+    return f"{text}\n\n{diagram}"
 
 
 def _next_command(args: SolveOptions, planned: ProfilePlan) -> str:

@@ -31,7 +31,14 @@ _BOX = {
 }
 
 
-def draw_text(tree: TokenTree, *, reach: Float64 | None = None, max_rows: int = 64, width: int = WIDTH) -> str:
+def draw_text(
+    tree: TokenTree,
+    *,
+    reach: Float64 | None = None,
+    tokens_per_step: float | None = None,
+    max_rows: int = 64,
+    width: int = WIDTH,
+) -> str:
     """Return a diagram of at most `max_rows` lines of at most `width` characters, growing from left to right.
 
     A node's first child is to its right on the same line, the others below in rank order. A node shows the percentage of
@@ -41,6 +48,7 @@ def draw_text(tree: TokenTree, *, reach: Float64 | None = None, max_rows: int = 
     Args:
         tree: the tree to draw.
         reach: float64 (n,), probability that a step reaches each node; without it every node is a dot.
+        tokens_per_step: for the title; by default the sum of `reach`, which ignores dependence between depths.
         max_rows: lines, at least 9.
         width: characters per line, at least 24.
 
@@ -63,7 +71,12 @@ def draw_text(tree: TokenTree, *, reach: Float64 | None = None, max_rows: int = 
     visible = _choose_visible(tree, reach, max_rows, width)
     columns = int(tree.depth[visible].max()) + 1
     cell_width = max(min((width - _MARGIN - _TAIL) // columns, 8), _min_cell_width(tree))
-    lines = [_choose_line(_titles(tree, reach), width), "", *_level_lines(tree, columns, cell_width), ""]
+    lines = [
+        _choose_line(_titles(tree, reach, tokens_per_step), width),
+        "",
+        *_level_lines(tree, columns, cell_width),
+        "",
+    ]
     lines += _tree_lines(tree, reach, visible, cell_width, width)
     if not visible.all():
         lines += ["", _choose_line(_omission_lines(tree, reach, visible), width)]
@@ -93,11 +106,12 @@ def _choose_visible(tree: TokenTree, reach: Float64 | None, max_rows: int, width
     return visible
 
 
-def _titles(tree: TokenTree, reach: Float64 | None) -> list[str]:
+def _titles(tree: TokenTree, reach: Float64 | None, tokens_per_step: float | None) -> list[str]:
     size = f"{tree.nodes} node{'s' * (tree.nodes > 1)}, depth {tree.max_depth}"
     if reach is None:
         return [size]
-    return [f"{size}, {reach.sum():.2f} expected tokens per step", f"{size}, {reach.sum():.2f} tokens/step", size]
+    tokens = reach.sum() if tokens_per_step is None else tokens_per_step
+    return [f"{size}, {tokens:.2f} expected tokens per step", f"{size}, {tokens:.2f} tokens/step", size]
 
 
 def _omission_lines(tree: TokenTree, reach: Float64 | None, visible: Bool) -> list[str]:

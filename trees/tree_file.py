@@ -139,6 +139,11 @@ class TreeFile(ArrayRecord):
         if self.drafter is not None:
             object.__setattr__(self, "drafter", None if checked_setting(self.drafter).name == "model" else self.drafter)
 
+    @property
+    def tokens_per_step(self) -> float | None:
+        """As predicted; None if unknown."""
+        return None if self.provenance is None else self.provenance.tokens_per_step
+
     def save(self, path: Path | str) -> None:
         """Write the file whole or not at all; '-' is standard output."""
         write_text(path, self.to_json())

@@ -118,7 +118,11 @@ def _category_plan(
     """Return the plan from the profile of one category."""
     plan = requested_plan(profile, request)
     choices = drafter_choices(profile, request, plan=plan)
-    best = best_drafter(choices, request.objective) if drafter is None else chosen_drafter(choices, drafter, request)
+    best = (
+        best_drafter(choices, request.objective)
+        if drafter is None
+        else chosen_drafter(choices, drafter, request, profile)
+    )
     max_nodes = plan.solution.max_nodes if request.extrapolate else 0
     prediction = predict_option(for_all, profile, request, plan.model.point, max_nodes=max_nodes)
     return CategoryPlan(

@@ -80,4 +80,5 @@ def _fastest_of_size(model: StepModel, solution: Solution, option: Option) -> Op
     speedups = np.where(solution.tree_nodes[:, nodes] == nodes, speedups, 0.0)
     if speedups.max(initial=0.0) <= option.speedup.value:
         return option
-    return model.predict(solution.tree(nodes, int(speedups.argmax())))
+    solved = model.predict(solution.tree(nodes, int(speedups.argmax())))
+    return max(option, solved, key=lambda option: option.speedup.value)  # the solver ignores dependence between depths

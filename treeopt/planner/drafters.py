@@ -75,14 +75,20 @@ def choice_confidence(choices: Sequence[DrafterChoice]) -> float:
     return near_best(best_drafter(choices).draws, fastest)
 
 
-def chosen_drafter(choices: Sequence[DrafterChoice], name: str, request: PlanRequest) -> DrafterChoice:
+def chosen_drafter(
+    choices: Sequence[DrafterChoice], name: str, request: PlanRequest, profile: Profile
+) -> DrafterChoice:
     """Return the best choice of one drafter; raises InfeasibleError, naming the drafters, if there is none."""
     if named := [choice for choice in choices if choice.option.drafter.name == name]:
         return best_drafter(named, request.objective)
     without_rule = "" if request.rule in (None, TARGET_RULE) else f", or plan without --rule {request.rule}"
+    if any(drafter.name == name for drafter in profile.drafters):
+        remedy = f"Plan with another --budget, --batch-size or --temperature{without_rule}"
+    else:
+        remedy = f"Profile with --drafter {name}{without_rule}"
     raise InfeasibleError(
         f"drafter {name}: no measurement of it fits the request. Measured here: "
-        f"{', '.join(choice.option.drafter.name for choice in choices)}. Profile with --drafter {name}{without_rule}."
+        f"{', '.join(choice.option.drafter.name for choice in choices)}. {remedy}."
     )
 
 

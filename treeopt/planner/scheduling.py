@@ -157,6 +157,14 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
         if (segment.option.rule, segment.temperature) == (rule, temperature)
         and segment.context_tokens == (context_tokens, context_tokens)
     ]
+    if not segments and schedule is not None:
+        measured = sorted({segment.context_tokens[0] for segment in schedule.over_batch_sizes})
+        if measured and context_tokens not in measured:
+            raise InfeasibleError(
+                f"context_tokens: expected {', '.join(map(str, measured))}, where several batch sizes were measured. Got "
+                f"{context_tokens}: name one of them.",
+                field="context_tokens",
+            )
     if not segments:
         limited = schedule is not None and schedule.plans[0].memory is not None
         raise InfeasibleError(

@@ -48,6 +48,11 @@ class Load(ShortRepr):
         return MAX_REQUESTS / self.duration_s
 
     @property
+    def mean_context_tokens(self) -> int:
+        """Of a sequence halfway through its output."""
+        return round(sum(self.prompt_tokens) / 2 + sum(self.new_tokens) / 4)
+
+    @property
     def mean_new_tokens(self) -> int:
         return round(sum(self.new_tokens) / 2)
 

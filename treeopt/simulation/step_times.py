@@ -22,6 +22,8 @@ class StepTimes:
     """One of the profile's; provides the rule and the temperature."""
     prompt_s: float | None = None
     """Prefill seconds of every prompt; None for the profile's."""
+    mean_context_tokens: int | None = None
+    """Of the load; None for the shortest measured."""
     _costs: dict[tuple[int, int], StepCosts] = field(default_factory=dict, init=False, repr=False)
     _step_s: dict[tuple[TokenTree, int, int], float] = field(default_factory=dict, init=False, repr=False)
 
@@ -37,8 +39,14 @@ class StepTimes:
 
     @cached_property
     def planned_context(self) -> int:
-        """The shortest context length measured at every batch size, else at the smallest batch size."""
-        return min(set.intersection(*self._contexts.values()) or self._contexts[min(self._contexts)])
+        """The context length nearest to the load's of those measured at every batch size, else at the smallest one."""
+        contexts = set.intersection(*self._contexts.values()) or self._contexts[min(self._contexts)]
+        return min(contexts, key=lambda context: (abs(context - (self.mean_context_tokens or 0)), context))
+
+    @property
+    def longest_context(self) -> int:
+        """The longest context length measured at every batch size; longer ones take as long."""
+        return self._measured_range[1]
 
     @cached_property
     def limiting_point(self) -> OperatingPoint:

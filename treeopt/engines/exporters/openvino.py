@@ -38,7 +38,7 @@ def render(request: SettingRequest) -> SettingFiles:
     fields: Json = {NODES: tree.nodes - 1}
     if request.method == "prompt_lookup":
         fields["max_ngram_size"] = request.ngram or DEFAULT_NGRAM
-        usage = f"pipeline = LLMPipeline(TARGET, DEVICE, prompt_lookup=True); {UPDATE}"
+        usage = f'pipeline = LLMPipeline("TARGET", DEVICE, prompt_lookup=True); {UPDATE}'
     elif tree.is_chain:
         fields["assistant_confidence_threshold"] = 0.0
     else:
