@@ -70,6 +70,22 @@ def test_table_and_json_agree_with_plans_for_each_category_alone(profile: Profil
 
 
 @pytest.mark.usefixtures("profile")
+def test_one_category_is_not_compared_with_others() -> None:
+    assert "By category" not in succeed("solve", *BUDGET, "--category", "code").stdout
+
+
+def test_a_draft_model_without_prompts_of_a_category_is_named(folder: Path) -> None:
+    """Only prompt lookup was measured on the category `new`."""
+    whole = differing()
+    (acceptance,) = whole.acceptances
+    whole = replace(whole, acceptances=(replace(acceptance, categories=("copy",) * len(acceptance.categories)),))
+    with_lookup(whole, counted(whole, NAMES, ROWS)).save(folder / "profile.yaml")
+    warning = "the draft model was measured on too few prompts of new, and keeps its acceptance of all prompts"
+    assert warning in succeed("solve", *BUDGET, "--category", "new").stderr
+    assert "too few prompts" not in succeed("solve", *BUDGET, "--category", "copy").stderr
+
+
+@pytest.mark.usefixtures("profile")
 def test_short_outputs_are_planned_by_category() -> None:
     whole, alone = solve_json("--new-tokens", 40), solve_json("--new-tokens", 40, "--category", "essay")
     (entry,) = [entry for entry in whole["categories"]["plans"] if entry["category"] == "essay"]

@@ -117,6 +117,16 @@ def test_one_drafter_alone(folder: Path, profile: Profile):
         "Error: drafter eagle: no measurement of it fits the request. Measured here: model, medusa, prompt-lookup. "
         "Profile with --drafter eagle."
     )
+    line = refused("solve", "--drafter", "medusa", "--budget", "1")
+    assert "Plan with another --budget, --batch-size or --temperature." in line
+
+
+def test_other_drafters_than_the_saved_and_exported_one_are_named(folder: Path, profile: Profile):
+    saved(folder, profile)
+    line = refused("solve", "--drafter", "medusa", "--save", "all.npz", code=2)
+    assert "--save: expected the draft model, whose trees are solved" in line
+    warning = succeed("export", "profile.yaml", "--to", "sglang").stderr
+    assert "times as fast as plain decoding, and faster than the draft model. Export the tree file" in warning
 
 
 def test_heads_are_not_planned_under_rules_that_need_sampled_children(folder: Path):

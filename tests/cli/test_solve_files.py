@@ -6,7 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, saved, solved, solved_json, succeed
+from tests.cli.invented import (
+    FOUR_CONDITIONS,
+    NOISY,
+    TABLE,
+    call,
+    invented,
+    refused,
+    saved,
+    solved,
+    solved_json,
+    succeed,
+)
 from treeopt.planner import plan, schedule
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
@@ -109,6 +120,12 @@ class TestSchedule:
         on_stdout = succeed(*command, "-o", "-")
         assert on_stdout.stdout == (folder / "schedule.json").read_text("utf-8")
         assert "What to run where" in on_stdout.stderr
+
+    def test_contexts_between_measured_ones_and_extrapolation_are_refused(self, folder: Path) -> None:
+        saved(folder, invented(conditions=FOUR_CONDITIONS))
+        line = refused("schedule", "--context-tokens", 1000)
+        assert "--context-tokens: expected 256, 4096, where several batch sizes were measured. Got 1000" in line
+        assert "--extrapolate: schedules are for what was measured" in refused("schedule", "--extrapolate", code=2)
 
     def test_only_the_rule_of_the_plan_is_scheduled(self, folder: Path) -> None:
         worse = AcceptanceTable([[0.3, 0.1]] * 4)

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import TABLE, invented
-from treeopt.planner import step_model
+from tests.scripts import ROOT
+from treeopt.planner import PlanRequest, plan, step_model
 from treeopt.planner.comparison import compare
 from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree, chain, k_ary
+
+PROFILES = ROOT / "docs" / "profiles"
 
 
 def every_tree(nodes: int) -> list[TokenTree]:
@@ -65,3 +69,12 @@ def test_tree_of_unmeasured_ranks_is_the_best_of_its_size():
     tree = TokenTree([-1, 0, 0, 0])
     (row,) = compare(model, [tree])
     assert row.same_size.tree == tree
+
+
+def test_the_best_of_a_size_is_never_slower_than_the_tree():
+    """The solver does not know the dependence between depths, which predictions include."""
+    shipped = Profile.load(PROFILES / "bundled-2-cores-surface.yaml")
+    request = PlanRequest(context_tokens=200, batch_size=3, temperature=0.6)
+    tree = plan(Profile.load(PROFILES / "bundled-2-cores.yaml")).choice.tree
+    (row,) = compare(step_model(shipped, request), [tree])
+    assert row.same_size.speedup.value >= row.prediction.speedup.value

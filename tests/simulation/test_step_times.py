@@ -12,6 +12,7 @@ from treeopt.planner.request import PlanRequest
 from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.records.profile import Profile
 from treeopt.simulation.settings import ServedSetting
+from treeopt.simulation.step_times import StepTimes
 from treeopt.trees import TokenTree, chain
 
 TREE = TokenTree([-1, 0, 0, 1, 1, 3])
@@ -100,3 +101,10 @@ class TestPrefill:
     def test_a_schedule_has_the_draft_tokens_of_its_deepest_tree(self) -> None:
         assert ServedSetting(name="schedule", trees=(chain(2), chain(0))).draft_tokens == 2
         assert ServedSetting.fixed("plain", chain(0), 3).draft_tokens == 0
+
+
+def test_the_planned_context_is_the_nearest_to_the_loads() -> None:
+    timed = [latency(seconds(lambda n: 1 + 0.01 * n, lambda _: 0.1), context_tokens=at) for at in (64, 256, 768)]
+    measured = profile(timed, [acceptance([[0.5]])])
+    for mean, planned in ((None, 64), (150, 64), (170, 256), (5000, 768)):
+        assert StepTimes(measured, measured.acceptances[0], None, mean).planned_context == planned

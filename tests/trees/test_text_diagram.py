@@ -50,6 +50,13 @@ def test_diagram_of_five_nodes() -> None:
     )
 
 
+def test_the_title_has_the_predicted_tokens_if_they_are_given() -> None:
+    tree, reach = TokenTree([-1, 0, 1]), np.array([1, 0.5, 0.25])
+    assert draw_text(tree, reach=reach).startswith("3 nodes, depth 2, 1.75 expected tokens per step")
+    drawing = draw_text(tree, reach=reach, tokens_per_step=1.6)
+    assert drawing.startswith("3 nodes, depth 2, 1.60 expected tokens per step")
+
+
 def test_without_reach_nodes_are_dots() -> None:
     assert draw_text(TokenTree([-1, 0, 0, 1])).splitlines()[-2:] == [
         "tree    ● ───┬─ ● ───── ●",
