@@ -4,8 +4,8 @@
     python benchmarks/host_overhead.py --target build/real-model --draft examples/smollm2/draft --drafter eagle=examples/smollm2/eagle
 
 A pass is a call of `Runner.forward`, from tokens to logits: embedding, layers, attention, its mask, and the writes to the KV
-cache. Medusa's and ReDrafter's heads run outside of it, from hidden states to logits or log-probabilities; these calls are passes
-too, and so are other matrix products. The rest is host overhead: it builds and fills trees, selects or samples tokens from
+cache. Medusa's and ReDrafter's heads run outside of it, from hidden states or the root's embedding to logits or log-probabilities;
+these calls are passes too, and so are the fusion of hidden states and other matrix products. The rest is host overhead: it builds and fills trees, selects or samples tokens from
 logits, accepts a path, and commits it to the caches. Profiles time a pass until its top tokens are on the host, so their host
 overhead is smaller.
 
@@ -38,6 +38,7 @@ from tqdm import tqdm
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import GenerationRequest
 from treeopt.runtime.decoding.step import Stepper
+from treeopt.runtime.drafters.eagle.head import StateFusion
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafters.redrafter import RedrafterHead
 from treeopt.runtime.models.linear import Linear
@@ -53,8 +54,10 @@ STEP, TARGET, DRAFTER, DRAFTING = "step", "target", "drafter", "drafting"
 PASSES: tuple[tuple[type, str], ...] = (
     (Runner, "forward"),
     (MedusaHeads, "logits"),
+    (RedrafterHead, "embed"),
     (RedrafterHead, "log_probs"),
     (RedrafterHead, "advance"),
+    (StateFusion, "__call__"),
     (Linear, "__call__"),
 )
 """Methods that run passes; those within a pass are part of it."""
