@@ -205,7 +205,7 @@ def _uncertain_choice(plan: Plan, drafters: Sequence[DrafterChoice]) -> Iterator
         return
     others = bool(drafters) and drafters[0].option.drafter.name != "model"  # the confidence is that of the draft model
     confidence = plan.confidence
-    if others or acceptance_without_counts(plan) or confidence.probability >= SURE:
+    if others or confidence.probability >= SURE:
         return
     measured = _origins(plan)[confidence.weakest] == "measured"
     yield Warning(
