@@ -52,6 +52,12 @@ def test_every_setting_is_a_row_at_every_rate() -> None:
     assert all(word in figure for word in ("Throughput", "Latency", "schedule", "plain"))
 
 
+def test_sequences_beyond_the_timed_contexts_are_warned_about() -> None:
+    warning = "steps were timed up to 256 tokens of context; longer sequences take as long a step"
+    assert warning in simulate("--prompt-tokens", "300", "--prompt-time", "1ms").stderr
+    assert warning not in simulate("--prompt-time", "1ms").stderr
+
+
 def test_rates_are_drawn_up_to_what_can_be_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrivals, "MAX_REQUESTS", 11)  # 5 s at 2 requests per second have 10
     simulate("--plot", "load.svg")
