@@ -5,9 +5,9 @@
 
 A pass is a call of `Runner.forward`, from tokens to logits: embedding, layers, attention, its mask, and the writes to the KV
 cache. Medusa's and ReDrafter's heads run outside of it, from hidden states or the root's embedding to logits or log-probabilities;
-these calls are passes too, and so are the fusion of hidden states and other matrix products. The rest is host overhead: it builds and fills trees, selects or samples tokens from
-logits, accepts a path, and commits it to the caches. Profiles time a pass until its top tokens are on the host, so their host
-overhead is smaller.
+these calls are passes too, and so are the fusion of hidden states and other matrix products. The rest is host overhead: it builds
+and fills trees, selects or samples tokens from logits, accepts a path, and commits it to the caches. Profiles time a pass until its
+top tokens are on the host, so their host overhead is smaller.
 
 Every method decodes the same held-out prompts, and only steps with a full batch count, without the first, which includes
 prefill. Columns are means over all steps of a round, because means add up; the round with the median share is printed.

@@ -149,7 +149,7 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
         temperature: sampling temperature.
         context_tokens: one of the measured context lengths.
 
-    Raises InfeasibleError if a single batch size was measured at that context length.
+    Raises InfeasibleError for another context length, and if a single batch size was measured at that one.
     """
     segments = [
         segment

@@ -19,8 +19,10 @@ SUM_DOUBT = 5e-3
 """Within this, the rounding of printed numbers, it may be that share."""
 MAX_GROUPS = 256
 """More requests are summed in this many groups of neighbours, whose errors are as independent."""
+RATE_ROUNDING = 0.00051
+"""Of rates with three decimals, as engines log them."""
 MAX_LENGTH = 256
-"""Longest draft that is inferred from a mean and a rate."""
+"""Longest draft that a sweep may have, or that is inferred from a mean and a rate."""
 HALVINGS = 60
 SHORTER_DRAFTS = "shorter drafts count as rejected"
 

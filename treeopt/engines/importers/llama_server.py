@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treeopt.engines.importers.acceptance_tables import (
+    RATE_ROUNDING,
     StepCounts,
     acceptance_from_counts,
     acceptance_from_totals,
@@ -52,8 +53,8 @@ _STATISTICS_MARK = re.compile(r"statistics\s{1,20}[\w-]{1,40}: #calls")
 _STATISTICS = re.compile(r"statistics\s{1,20}([\w-]{1,40}): #calls(.{0,4000})")
 _COUNT = r"\s{0,9}=\s{0,20}(\d{1,15})"
 _STATISTICS_RATES = re.compile(rf"#acc rate/pos = {_RATES}")
-RATE_ROUNDING, MISSING_SHARE = 0.00051, 0.05
-"""Three decimals, and the share of the accepted tokens that rates may lack."""
+MISSING_SHARE = 0.05
+"""Of the accepted tokens, which rates may lack."""
 _DURATIONS = re.compile(rf"dur\(b,g,a\) = {NUMBER},\s{{0,20}}({NUMBER}),")
 
 REQUESTS_KIND = "llama-server log, requests"

@@ -22,6 +22,7 @@ from itertools import accumulate
 from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import (
+    RATE_ROUNDING,
     StepCounts,
     acceptance_from_rates,
     check_rates,
@@ -36,8 +37,8 @@ LOG_MARK = "Per-position acceptance rate:"
 _LOG_RATES = re.compile(rf"{LOG_MARK}\s{{0,9}}({NUMBER}(?:,\s{{0,9}}{NUMBER}){{0,{MAX_STEP_TOKENS}}})")
 _LOG_ACCEPTED, _LOG_DRAFTED = (re.compile(rf"{name}: (\d{{1,15}}) tokens") for name in ("Accepted", "Drafted"))
 _LOG_MEAN = re.compile(rf"Mean acceptance length: ({NUMBER})")
-MEAN_ROUNDING, RATE_ROUNDING = 0.0051, 0.00051
-"""Two and three decimals."""
+MEAN_ROUNDING = 0.0051
+"""Two decimals."""
 DRAFTS, DRAFTED, ACCEPTED = "spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"
 RATES = "spec_decode_per_position_acceptance_rates"
 PRINTED_HEADING = " Serving Benchmark Result "

@@ -1,7 +1,7 @@
 """Keys and values of several sequences in preallocated memory."""
 
 from collections.abc import Sequence
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -86,7 +86,10 @@ class KVCache(SequenceCache):
     def commit(self, path: Sequence[int]) -> None:
         first, count = self.length, len(path)
         if path[-1] != count - 1:  # otherwise the path is already in place
-            slots_on = cache(partial(_slots_on, [first + node for node in path]))  # one copy for each device
+            slots = [first + node for node in path]
+            slots_on = cache(
+                lambda device: torch.tensor(slots).to(device, non_blocking=True)
+            )  # one copy for each device
             for entries in self._movable:
                 if isinstance(entries, Tensor):
                     with torch.inference_mode():
@@ -102,10 +105,6 @@ class KVCache(SequenceCache):
     def _zero_nodes(self) -> None:
         for entries in self.store.entries:
             entries[..., self.index, :, self.length :, :] = 0
-
-
-def _slots_on(slots: list[int], device: torch.device) -> Tensor:
-    return torch.tensor(slots).to(device, non_blocking=True)
 
 
 def movable_entries(entries: Tensor) -> Any:

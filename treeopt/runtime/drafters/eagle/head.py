@@ -255,7 +255,7 @@ class EagleSequence:
         ]
 
     def commit_fed(self, output: Output) -> None:
-        self._store_feedback(output)
+        self.store(output)
         self.commit_pending()
 
     def commit_pending(self) -> None:
@@ -271,7 +271,10 @@ class EagleSequence:
         return SequenceInput(self.cache, tokens, nodes, self._feedback.index_select(0, parents))
 
     def store(self, output: Output) -> None:
-        self._store_feedback(output)
+        """Keep the feedback of the fed nodes, which their children read."""
+        assert output.states is not None  # heads return feedback
+        assert output.states.last is not None
+        self._feedback = output.states.last
 
     def accept(self, step: Step) -> None:
         """Move to the new root: the slots of the accepted tokens are pending, now with the target's hidden states."""
@@ -283,8 +286,3 @@ class EagleSequence:
         self.root = step.tokens[-1]
         if step.truncated:  # the cache is not finite after the committed slots
             self.cache.zero_nodes()
-
-    def _store_feedback(self, output: Output) -> None:
-        assert output.states is not None  # heads return feedback
-        assert output.states.last is not None
-        self._feedback = output.states.last
