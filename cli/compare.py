@@ -12,13 +12,14 @@ from treeopt.cli.options.plan import PointOptions, category_option, raw_option
 from treeopt.cli.options.record import argument, group
 from treeopt.cli.options.sampling import lossy_option
 from treeopt.cli.plan_profile import select_category
-from treeopt.cli.terminal import progress
+from treeopt.cli.terminal import progress, warn
 from treeopt.errors import TreeoptError, printable
 from treeopt.planner import PlanRequest, requested_plan, step_model
 from treeopt.planner.comparison import compare as compare_trees
 from treeopt.records.identity import Identity
 from treeopt.records.profile import Profile, require_draft_model
 from treeopt.report.comparison import comparison_json, comparison_text
+from treeopt.report.plan_warnings import context_warnings, plan_warnings
 from treeopt.report.text import quoted
 from treeopt.trees import TreeFile
 
@@ -50,10 +51,13 @@ def compare(args: CompareOptions) -> None:
         compared = compare_trees(model, [tree.tree for tree in trees])
         rule, temperature = model.acceptance.rule, model.acceptance.temperature
         best = requested_plan(profile, replace(request, rule=rule, temperature=temperature))
+    warnings = [*plan_warnings(best), *context_warnings(best, profile)]
     if args.as_json:
-        click.echo(comparison_json(labels, compared, best))
+        click.echo(comparison_json(labels, compared, best, profile, warnings))
     else:
         click.echo(comparison_text(labels, compared, best, profile))
+    for warning in warnings:
+        warn(warning)
 
 
 def _load_trees(paths: tuple[Path, ...], profile: Profile) -> tuple[list[str], list[TreeFile]]:

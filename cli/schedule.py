@@ -38,6 +38,7 @@ def schedule(args: ScheduleOptions) -> None:
     """
     if args.plan.objective != "speed":
         raise click.UsageError("--objective tokens: schedules are for speed. Leave it out.")
+    refuse_options(["batch_size"], "a schedule has a tree for every measured batch size. Leave it out.")
     refuse_options(["extrapolate"], "schedules are for what was measured. Leave it out.")
     request = args.plan.request
     profile = load_profile(args.profile_path)

@@ -1,7 +1,7 @@
 """`treeopt simulate`: throughput and latency of a server under load, predicted from a profile."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -147,8 +147,11 @@ def simulate(args: SimulateOptions) -> None:
             limits=limits,
             largest_rates=_find_largest_rates(deployment, settings, args.load, limits, tick) if limits.any else (),
         )
-    text = simulation_text(simulation)
-    click.echo(simulation_json(simulation) if args.as_json else text + _next_command(args, times))
+    text, warnings = simulation_text(simulation), list(_warnings(args, times, request))
+    if args.as_json:
+        click.echo(simulation_json(simulation, times, warnings))
+    else:
+        click.echo(text + _next_command(args, times))
     if args.plot is not None:
         outcomes = simulation.outcomes
         if len(rates) == 1:
@@ -156,7 +159,8 @@ def simulate(args: SimulateOptions) -> None:
                 plotted = sorted({min(multiple * rates[0], args.load.max_rate_per_s) for multiple in PLOTTED_RATES})
                 outcomes = _simulate_rates(deployment, settings, args.load, plotted)
         _save_plot(args.plot, profile, outcomes, text.partition("\n")[0])
-    _warn(args, times, request)
+    for warning in warnings:
+        warn(warning)
 
 
 def _simulate_rates(
@@ -219,35 +223,26 @@ def _next_command(args: SimulateOptions, times: StepTimes) -> str:
     return f"\n\nNext: treeopt schedule --profile {quoted(args.profile_path)}{options}"
 
 
-def _warn(args: SimulateOptions, times: StepTimes, request: PlanRequest) -> None:
+def _warnings(args: SimulateOptions, times: StepTimes, request: PlanRequest) -> Iterator[Warning]:
     longest, measure = times.longest_prompt, profile_command(times.profile)
-    for warning in unmeasured_warnings(request, times.limiting_point, times.acceptance.table):
-        warn(warning)
+    yield from unmeasured_warnings(request, times.limiting_point, times.acceptance.table)
     if longest is None and times.prompt_s is None:
-        warn(
-            Warning(
-                "the profile has no prefill times, so times to the first token are waiting alone.",
-                "Give the seconds of a prompt with --prompt-time.",
-            )
+        yield Warning(
+            "the profile has no prefill times, so times to the first token are waiting alone.",
+            "Give the seconds of a prompt with --prompt-time.",
         )
     if longest is not None and longest < args.prompt_tokens[1]:
-        warn(
-            Warning(
-                f"prefill was timed for prompts of up to {longest} tokens; longer ones are extrapolated.",
-                f"Measure longer ones: {measure} --prompts FILE." if measure else "Import times of longer ones.",
-            )
+        yield Warning(
+            f"prefill was timed for prompts of up to {longest} tokens; longer ones are extrapolated.",
+            f"Measure longer ones: {measure} --prompts FILE." if measure else "Import times of longer ones.",
         )
     if times.longest_context < args.load.prompt_tokens[1] + args.load.new_tokens[1]:
-        warn(
-            Warning(
-                f"steps were timed up to {times.longest_context} tokens of context; longer sequences take as long a step.",
-                f"Measure longer ones: {measure} --context-tokens." if measure else "Import times of longer contexts.",
-            )
+        yield Warning(
+            f"steps were timed up to {times.longest_context} tokens of context; longer sequences take as long a step.",
+            f"Measure longer ones: {measure} --context-tokens." if measure else "Import times of longer contexts.",
         )
     if times.max_batch_size == 1:
-        warn(
-            Warning(
-                "the profile has times of batch size 1 only, so servers decode one sequence after the other.",
-                f"Measure more: {measure} --batch-sizes 1,2,4,8." if measure else "Import times of larger batches.",
-            )
+        yield Warning(
+            "the profile has times of batch size 1 only, so servers decode one sequence after the other.",
+            f"Measure more: {measure} --batch-sizes 1,2,4,8." if measure else "Import times of larger batches.",
         )

@@ -44,7 +44,9 @@ def test_every_tree_of_every_file_is_a_row_of_table_and_json():
         assert line.split()[-2:] == [f"{row[key]['speedup']:.2f}" for key in ("predicted", "best_of_size")]
     assert any(line.startswith("plain decoding") for line in lines)
     assert any(line.startswith("fastest: ") for line in lines)
-    fastest = plan(Profile.load("profile.yaml"), 32).choice
+    profile = Profile.load("profile.yaml")
+    assert (report["pair"]["target"], report["context_tokens"], report["batch_size"]) == (profile.pair.target, 256, 1)
+    fastest = plan(profile, 32).choice
     assert report["fastest"]["speedup"] == pytest.approx(fastest.speedup.value)
 
 
@@ -72,6 +74,15 @@ def test_context_length_applies_to_trees_and_to_the_fastest(folder: Path):
         assert report["fastest"]["speedup"] == pytest.approx(expected.choice.speedup.value)
         assert report["plain"]["step_s"] == pytest.approx(verify(1, context, 1))
         assert report["trees"][0]["predicted"]["speedup"] == pytest.approx(expected.model.speedup(chain(2)))
+
+
+def test_warnings_of_the_plan_are_on_stderr_and_in_json(folder: Path):
+    saved(folder, invented(verify_noise=0.9))
+    chain(2).save("tree.json")
+    result = succeed("compare", "tree.json", "--json")
+    (warning,) = json.loads(result.stdout)["warnings"]
+    assert "the chance that this is within 1 % of the fastest is only" in warning
+    assert warning in result.stderr
 
 
 def test_rule_and_temperature_choose_the_acceptance(folder: Path):

@@ -54,7 +54,9 @@ def test_every_setting_is_a_row_at_every_rate() -> None:
 
 def test_sequences_beyond_the_timed_contexts_are_warned_about() -> None:
     warning = "steps were timed up to 256 tokens of context; longer sequences take as long a step"
-    assert warning in simulate("--prompt-tokens", "300", "--prompt-time", "1ms").stderr
+    long = ("--prompt-tokens", "300", "--prompt-time", "1ms")
+    assert warning in simulate(*long).stderr
+    assert any(warning in entry for entry in json.loads(simulate(*long, "--json").stdout)["warnings"])
     assert warning not in simulate("--prompt-time", "1ms").stderr
 
 
@@ -74,6 +76,7 @@ def test_json_contains_outcomes_and_largest_rates() -> None:
     limits = ("--first-token-within", "1s", "--replicas", "2", "--max-batch-size", "3")
     report = json.loads(simulate("--json", *limits).stdout)
     assert (report["replicas"], report["batch_size_limit"]) == (2, 3)
+    assert report["pair"]["target"] == profile().pair.target
     assert {outcome["name"] for outcome in report["outcomes"]} >= {"plain", "schedule"}
     for outcome in report["outcomes"]:
         assert outcome["time_per_token"]["p99_s"] >= outcome["time_per_token"]["median_s"]

@@ -98,7 +98,7 @@ class TestFiles:
 class TestSchedule:
     def test_every_batch_size_has_its_tree(self, folder: Path) -> None:
         saved(folder, invented(conditions=FOUR_CONDITIONS))
-        command = ("schedule", "--context-tokens", 4096, "--batch-size", 1)
+        command = ("schedule", "--context-tokens", 4096)
         result = succeed(*command)
         assert (
             "Written to schedule.json. Next: treeopt run schedule.json --target MODEL --draft MODEL --prompts FILE"
@@ -127,10 +127,14 @@ class TestSchedule:
         assert "--context-tokens: expected 256, 4096, where several batch sizes were measured. Got 1000" in line
         assert "--extrapolate: schedules are for what was measured" in refused("schedule", "--extrapolate", code=2)
 
+    def test_one_batch_size_is_refused(self, folder: Path) -> None:
+        saved(folder, invented(conditions=FOUR_CONDITIONS))
+        assert "--batch-size: a schedule has a tree for every" in refused("schedule", "--batch-size", 1, code=2)
+
     def test_only_the_rule_of_the_plan_is_scheduled(self, folder: Path) -> None:
         worse = AcceptanceTable([[0.3, 0.1]] * 4)
         saved(folder, invented(conditions=FOUR_CONDITIONS, others={"specinfer": worse}))
-        succeed("schedule", "--context-tokens", 256, "--batch-size", 1, "--budget", 16)
+        succeed("schedule", "--context-tokens", 256, "--budget", 16)
         segments = schedule(Profile.load(folder / "profile.yaml"), max_nodes=16, rule="sequoia").over_batch_sizes
         expected = [segment.option.tree for segment in segments if segment.context_tokens[0] == 256]
         assert [entry.tree for entry in load_schedule("schedule.json").trees] == expected

@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from treeopt.errors import Warning
+from treeopt.files.serialization import serialize_record
 from treeopt.planner import Option, Plan
 from treeopt.planner.comparison import ComparedTree
 from treeopt.records.profile import Profile
@@ -15,17 +17,25 @@ HEADER = ("", "nodes", "depth", "tokens/step", "step, ms", "speedup", "best of s
 COLUMNS = (Column(least=12), *(Column(">", least, gap=1) for least in (6, 6, 12, 9, 8, 13)))
 
 
-def comparison_json(labels: Sequence[str], compared: Sequence[ComparedTree], best: Plan) -> str:
+def comparison_json(
+    labels: Sequence[str], compared: Sequence[ComparedTree], best: Plan, profile: Profile, warnings: Sequence[Warning]
+) -> str:
     """Return labelled trees, plain decoding and the fastest option as one JSON object, in seconds and tokens.
 
     Args:
         labels: of the trees.
         compared: the trees with their predictions.
         best: the plan at the same operating point.
+        profile: what it was planned from.
+        warnings: about the plan.
     """
     report = {
+        "pair": serialize_record(profile.pair, nulls=True),
+        "machine": serialize_record(profile.machine, nulls=True),
         "rule": best.rule,
         "temperature": best.temperature,
+        "context_tokens": best.context_tokens,
+        "batch_size": best.model.point.batch_size,
         "trees": [
             {
                 "label": label,
@@ -39,6 +49,7 @@ def comparison_json(labels: Sequence[str], compared: Sequence[ComparedTree], bes
         ],
         "plain": _predicted(best.plain),
         "fastest": _predicted(best.choice),
+        "warnings": list(map(str, warnings)),
     }
     return json.dumps(report, indent=2)
 

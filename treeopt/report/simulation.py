@@ -4,12 +4,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treeopt.errors import Warning
 from treeopt.files.serialization import serialize_record
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds, range_text
 from treeopt.simulation.arrivals import Load
 from treeopt.simulation.outcome import Outcome
 from treeopt.simulation.simulate import Limits
+from treeopt.simulation.step_times import StepTimes
 from treeopt.version import TOOL
 
 HEADER = ("", "tokens/s", "first token, ms", "99 %", "per token, ms", "99 %", "tokens/step", "capacity/s", "")
@@ -38,9 +40,24 @@ class Simulation:
     largest_rates: tuple[LargestRate, ...] = ()
 
 
-def simulation_json(simulation: Simulation) -> str:
-    """Return one JSON object, in seconds, requests per second and tokens per second."""
-    return json.dumps({"tool": TOOL, **serialize_record(simulation, nulls=True)}, indent=2)
+def simulation_json(simulation: Simulation, times: StepTimes, warnings: Sequence[Warning]) -> str:
+    """Return one JSON object, in seconds, requests per second and tokens per second.
+
+    Args:
+        simulation: the results.
+        times: what they were predicted from.
+        warnings: about them.
+    """
+    report = {
+        "tool": TOOL,
+        "pair": serialize_record(times.profile.pair, nulls=True),
+        "machine": serialize_record(times.profile.machine, nulls=True),
+        "rule": times.acceptance.rule,
+        "temperature": times.acceptance.temperature,
+        **serialize_record(simulation, nulls=True),
+        "warnings": list(map(str, warnings)),
+    }
+    return json.dumps(report, indent=2)
 
 
 def simulation_text(simulation: Simulation) -> str:
