@@ -261,7 +261,8 @@ class TestCommands:
     def test_they_depend_on_the_inputs(self) -> None:
         found, slow = planned(), invented(draft=lambda *_: 1.0)
         slow = replace(slow, pair=replace(slow.pair, target_source="t", draft_source="d"))
-        tree = ("my tree.json", TreeFile(tree=found.plan.choice.tree))
+        tree, other = ("my tree.json", TreeFile(tree=found.plan.choice.tree)), ("other.json", TreeFile(tree=chain(1)))
+        assert other[1].tree != tree[1].tree
         bench = LabelledBench("b", bench_of(found, 1.5), HEADING)
         for contents, expected in (
             (
@@ -269,6 +270,8 @@ class TestCommands:
                 ["solve --profile p.yaml", "bench tree tree.json", "run tree"],
             ),
             (Contents(planned=found, trees=(tree,)), ["bench tree 'my tree.json'", "run 'my tree.json'"]),
+            (Contents(planned=found, trees=(other, tree)), ["bench tree 'my tree.json'", "run 'my tree.json'"]),
+            (Contents(planned=found, trees=(other,)), ["solve", "bench tree tree.json", "run tree.json"]),
             (Contents(planned=found, trees=(tree,), benches=(bench,)), ["run 'my tree.json'"]),
             (Contents(trees=(tree,)), ["profile", "bench tree 'my tree.json'"]),
             (with_bench(None, GRID), ["profile"]),

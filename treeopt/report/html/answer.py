@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from treeopt.planner import Option
+from treeopt.planner.options import DRAFT_MODEL
 from treeopt.planner.profile_plan import ProfilePlan
 from treeopt.records.bench_file import GridBench, GridTree, MethodsBench, TreeBench
 from treeopt.records.profile import IMPORTED
@@ -110,11 +111,11 @@ def answer_figure(contents: Contents) -> PageFigure | None:
 
 def commands(contents: Contents) -> list[Command]:
     """Return the commands to run next."""
-    planned, tree = contents.planned, _tree_name(contents)
+    planned = contents.planned
     if planned is None:
-        measure = [Command(f"treeopt bench tree {tree}", "measure a tree")] if contents.trees else []
+        measure = [Command(f"treeopt bench tree {quoted(name)}", "measure a tree") for name, _ in contents.trees[:1]]
         return [Command(f"treeopt profile{contents.identity.model_options}", "measure this machine"), *measure]
-    profile, engine = quoted(contents.profile_name), planned.profile.engine
+    profile, tree, engine = quoted(contents.profile_name), _tree_name(contents), planned.profile.engine
     result = answer(contents)
     if result is not None and result.nodes == 1 and engine is None:
         measure_lookup = f"{profile_command(planned.profile)} --drafter prompt-lookup"
@@ -122,7 +123,7 @@ def commands(contents: Contents) -> list[Command]:
     solve = Command(
         f"treeopt solve --profile {profile}{planning_options(planned.request)} --output tree.json", "write the tree"
     )
-    write = [] if contents.trees else [solve]
+    write = [solve] if _chosen_tree(contents) is None else []
     if engine is not None and engine.name == IMPORTED:
         return [*write, Command(engine_command(planned.profile, profile, tree), "write the setting of an engine")]
     bench, measured = bench_command(contents), result is not None and result.measured is not None
@@ -160,8 +161,21 @@ def bench_command(contents: Contents) -> str | None:
 
 
 def _tree_name(contents: Contents) -> str:
-    """Return the first tree file of a page, quoted, or that which `treeopt solve` writes."""
-    return quoted(contents.trees[0][0]) if contents.trees else "tree.json"
+    """Return the file of a plan's choice, quoted: one of the page's, or that which `treeopt solve` writes."""
+    return _chosen_tree(contents) or "tree.json"
+
+
+def _chosen_tree(contents: Contents) -> str | None:
+    """Return the page's first tree file with a plan's choice, quoted; None without one."""
+    option = None if contents.planned is None else contents.planned.option
+    return next(
+        (
+            quoted(name)
+            for name, file in contents.trees
+            if option is not None and (file.tree, file.drafter or DRAFT_MODEL) == (option.tree, option.drafter)
+        ),
+        None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
