@@ -46,7 +46,7 @@ def vllm_line(accepted_by_draft, length):
 
 
 @pytest.mark.parametrize("name", ["engine.log", "llama-server.log", "llama-slots.log", "sglang.log"])
-@pytest.mark.parametrize("field", ["log", "message", "msg"])
+@pytest.mark.parametrize("field", ["log", "message", "msg", "MESSAGE", "textPayload", "line"])
 def test_logs_of_containers_are_unwrapped(read_table, name, field):
     text = ACCEPTANCE_FILES[name]
     wrapped = json_lines({field: line, "stream": "stdout"} for line in text.splitlines(keepends=True))

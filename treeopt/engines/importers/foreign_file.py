@@ -16,8 +16,8 @@ from treeopt.files.json_file import parse_json, parse_json_values
 OPENING = ("{", "[")
 LOG_PREFIX = re.compile(r"\s*(\[[^\[\]\n]{1,80}\])[^\S\n]*\S")
 """A time or a level in brackets, and the message after it."""
-MESSAGES = ("log", "message", "msg")
-"""Fields with a line of a log."""
+MESSAGES = ("log", "message", "msg", "MESSAGE", "textPayload", "line")
+"""Fields with a line of a log: of containers, of loggers, of journald, of Google Cloud, of Loki."""
 RESULTS = "results"
 """Field of an object with a list of results, which may have others about the run."""
 MAX_NAME = 80
