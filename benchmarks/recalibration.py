@@ -2,21 +2,24 @@
 
     python benchmarks/recalibration.py [--streams all] [--repeats 3] [--tokens 4000] [--threads 1]
     python benchmarks/recalibration.py --streams all --tokens 6000 --times profile
-    python benchmarks/recalibration.py --streams all --tokens 6000 --times "second profile"
+    python benchmarks/recalibration.py --streams all --tokens 6000 --times "another profile" --profiles 4
 
 `fixed` keeps the plan made before the change; `adapted` re-calibrates it while decoding; `learning` also trains the draft model;
 `best` uses the plan of a profile measured after the change. Rates are tokens per second after the change, or over the whole
 stream if nothing changes, without prefill. `share` is the gain of `adapted` over that of `best`.
 
 With `--times profile`, each step takes as long as its profile predicts. This shows the choice of strategies without the machine's
-noise, and also without the time of checks and of training. With `--times "second profile"`, each step takes as long as another
-profile of the same models predicts, so re-calibration starts with times that are as wrong as profiles of this machine are.
+noise, and also without the time of checks and of training. With `--times "another profile"`, each step takes as long as the
+next of several profiles of the same models predicts, so re-calibration starts with times that are as wrong as profiles of this
+machine are; a last line has the means over all, and the least that `adapted` gained.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -59,10 +62,10 @@ class ProfileClock:
     """A clock that each step advances by its time in a profile.
 
     Args:
-        profiles: by the id of each part of a stream.
+        profiles: by the name of each part of a stream.
     """
 
-    def __init__(self, profiles: dict[int, Profile]) -> None:
+    def __init__(self, profiles: dict[str, Profile]) -> None:
         self._profiles = profiles
         self.now_s = 0.0
 
@@ -71,7 +74,7 @@ class ProfileClock:
 
     def time_steps(self, part: Part, observer: Observer | None) -> Observer:
         """Return an observer of a decoder of a part, which advances the clock and passes its times on."""
-        candidates = Candidates(self._profiles[id(part)], request_for(part), ROOT_ONLY, Effort().max_nodes)
+        candidates = Candidates(self._profiles[part.name], request_for(part), ROOT_ONLY, Effort().max_nodes)
         return _ProfileTimes(self, candidates, observer)
 
 
@@ -207,36 +210,77 @@ def compare_outputs(models: ModelPair, stream: Stream, decoded: dict[str, Decode
     return "identical" if all(same) else "DIFFER"
 
 
+class Gains(NamedTuple):
+    """Tokens per second of the best plan and of re-calibration, relative to the fixed plan, minus 1."""
+
+    best: float
+    adapted: float
+
+    @property
+    def share(self) -> str:
+        return f"{self.adapted / self.best:.2f}" if self.best >= MIN_GAIN else "-"
+
+    @property
+    def columns(self) -> str:
+        return f"{self.best:>+9.1%}{self.adapted:>+9.1%}{self.share:>7}"
+
+
 def run(
     models: ModelPair,
     stream: Stream,
-    profiles: dict[int, Profile],
+    profiles: dict[str, Profile],
     effort: Effort,
     repeats: int,
-    step_times: dict[int, Profile] | None = None,
-) -> list[str]:
-    """Return the lines of one stream's result, with the times that `step_times` predict for steps, or the machine's."""
+    step_times: dict[str, Profile] | None = None,
+) -> Gains:
+    """Print one stream's result, with the times that `step_times` predict for steps, or the machine's."""
     clock = None if step_times is None else ProfileClock(step_times)
     changed = 0 if stream.steady else max(1, round(effort.change_at * effort.sequences))
-    plans = [plan_for(profiles[id(part)], part) for part in (stream.before, stream.after)]
+    plans = [plan_for(profiles[part.name], part) for part in (stream.before, stream.after)]
     repeated, first_changes = [], None
     for _ in range(repeats):
         changes: list[str] = []
-        builders = strategy_builders(models, stream, profiles[id(stream.before)], plans, changes, clock)
+        builders = strategy_builders(models, stream, profiles[stream.before.name], plans, changes, clock)
         repeated.append(decode(stream, builders, effort, changed, clock or time.perf_counter))
         first_changes = changes if first_changes is None else first_changes
     decoded = take_median_times(repeated)
     rates = {name: strategy.tokens_per_s(changed) for name, strategy in decoded.items()}
-    gain, adapted = (rates[name] / rates[FIXED] - 1 for name in (BEST, ADAPTED))
-    share = f"{adapted / gain:.2f}" if gain >= MIN_GAIN else "-"
-    same = compare_outputs(models, stream, decoded, changed)
-    return [
-        f"{stream.name:<27}"
-        + "".join(f"{rates[name]:>9.0f}" for name in (FIXED, ADAPTED, LEARNING, BEST))
-        + f"{gain:>+9.1%}{adapted:>+9.1%}{share:>7}  {same}",
-        f"  plan: {describe_strategy(plans[0])}; after the change: {describe_strategy(plans[1])}",
-        *(f"  {change}" for change in first_changes or ()),
-    ]
+    gains = Gains(*(rates[name] / rates[FIXED] - 1 for name in (BEST, ADAPTED)))
+    columns = "".join(f"{rates[name]:>9.0f}" for name in (FIXED, ADAPTED, LEARNING, BEST))
+    tqdm.write(f"{stream.name:<27}{columns}{gains.columns}  {compare_outputs(models, stream, decoded, changed)}")
+    tqdm.write(f"  plan: {describe_strategy(plans[0])}; after the change: {describe_strategy(plans[1])}")
+    for change in first_changes or ():
+        tqdm.write(f"  {change}")
+    return gains
+
+
+class Profiles:
+    """The profiles of parts by name and number, each measured once.
+
+    Args:
+        models: target and draft of the parts.
+        effort: of a measurement.
+        folder: keeps them; those that it contains are not measured.
+    """
+
+    def __init__(self, models: ModelPair, effort: Effort, folder: Path | None) -> None:
+        self._models, self._effort, self._folder = models, effort, folder
+        self._measured: dict[str, Profile] = {}
+
+    def of(self, stream: Stream, number: int) -> dict[str, Profile]:
+        """Return the profile of each part of a stream."""
+        return {part.name: self._profile(part, f"{part.name}-{number}") for part in (stream.before, stream.after)}
+
+    def _profile(self, part: Part, name: str) -> Profile:
+        if name not in self._measured:
+            path = None if self._folder is None else self._folder / f"{name}.yaml"
+            if path is not None and path.exists():
+                self._measured[name] = Profile.load(path)
+            else:
+                self._measured[name] = measure_profile(self._models, part, self._effort)
+                if path is not None:
+                    self._measured[name].save(path)
+        return self._measured[name]
 
 
 def main() -> None:
@@ -252,8 +296,10 @@ def main() -> None:
         help="standard deviation of the noise on the perturbed draft's weights, relative to theirs",
     )
     parser.add_argument(
-        "--times", choices=["machine", "profile", "second profile"], default="machine", help="default: %(default)s"
+        "--times", choices=["machine", "profile", "another profile"], default="machine", help="default: %(default)s"
     )
+    parser.add_argument("--profiles", type=int, default=2, help="of each part with --times 'another profile'")
+    parser.add_argument("--folder", type=Path, help="keeps the profiles; those that it contains are not measured again")
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -273,16 +319,17 @@ def main() -> None:
     tqdm.write(
         f"{'stream':<27}{FIXED:>9}{ADAPTED:>9}{LEARNING:>9}{BEST:>9}{'gain':>9}{ADAPTED:>9}{'share':>7}  outputs"
     )
-    profiles, second_profiles = dict[int, Profile](), dict[int, Profile]()
-    step_times = {"machine": None, "profile": profiles, "second profile": second_profiles}[args.times]
+    profiles = Profiles(models, effort, args.folder)
+    count = args.profiles if args.times == "another profile" else 1
     for stream in chosen:
-        for part in (stream.before, stream.after):
-            if id(part) not in profiles:
-                profiles[id(part)] = measure_profile(models, part, effort)
-                if step_times is second_profiles:
-                    second_profiles[id(part)] = measure_profile(models, part, effort)
-        for line in run(models, stream, profiles, effort, args.repeats, step_times):
-            tqdm.write(line)
+        gains = []
+        for number in range(count):
+            plans = profiles.of(stream, number)
+            step_times = None if args.times == "machine" else profiles.of(stream, (number + 1) % count)
+            gains.append(run(models, stream, plans, effort, args.repeats, step_times))
+        if count > 1:
+            mean, least = Gains(*np.mean(gains, axis=0).tolist()), min(gain.adapted for gain in gains)
+            tqdm.write(f"{f'mean of {count}':<63}{mean.columns}  least {least:+.1%}")
 
 
 if __name__ == "__main__":

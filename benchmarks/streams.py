@@ -58,6 +58,7 @@ class Effort:
 class Part:
     """One side of a stream's change: prompts, draft model and sampling of decoding and of the profile."""
 
+    name: str
     draft: LanguageModel
     measured_prompts: Sequence[Sequence[int]]
     prompts: Sequence[Sequence[int]]
@@ -92,17 +93,18 @@ def streams_of(models: ModelPair, perturbed: LanguageModel, new_tokens: int) -> 
         [models.tokenizer.encode(text)[:PROMPT_TOKENS] for text in texts] for texts in kinds
     )
     code = Part(
+        name="code",
         draft=models.draft_model,
         measured_prompts=measured,
         prompts=held_out,
         context_tokens=PROMPT_TOKENS + new_tokens // 2,
     )
-    other_draft = replace(code, draft=perturbed)
+    other_draft = replace(code, name="perturbed", draft=perturbed)
     parts = {
         "draft perturbed": (code, other_draft),
         "draft restored": (other_draft, code),
-        "temperature 0 to 1": (code, replace(code, sampling=SAMPLED)),
-        "code to prose": (code, replace(code, measured_prompts=measured_prose, prompts=other_prose)),
+        "temperature 0 to 1": (code, replace(code, name="sampled", sampling=SAMPLED)),
+        "code to prose": (code, replace(code, name="prose", measured_prompts=measured_prose, prompts=other_prose)),
         "steady: short code": (code, code),
         "steady: perturbed draft": (other_draft, other_draft),
     }

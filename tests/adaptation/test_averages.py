@@ -106,13 +106,49 @@ def test_a_step_counts_half_after_the_half_life():
     assert (average.outcomes.tried[0, 0], average.outcomes.accepted[0, 0]) == (4.0, 2.0)
 
 
+def add_sequence(average, p, *, profile, tried=64):
+    """Add 64 steps of one sequence, and return its tried children."""
+    average.add(Outcomes(np.array([[float(tried)]]), np.array([[tried * p]])), 64, profile)
+    return float(average.outcomes.tried[0, 0])
+
+
 def test_deviating_steps_discard_most_counts():
     profile = np.array([[0.8]])
     for p, kept in ((0.8, True), (0.1, False)):
         average, _ = average_of(0.8, 400.0, profile=profile, steps=200)
-        average.add(Outcomes(np.array([[64.0]]), np.array([[64 * p]])), 64, profile)
-        tried = float(average.outcomes.tried[0, 0])
+        tried = add_sequence(average, p, profile=profile)
         assert tried > 300 if kept else tried < 160
+
+
+def test_a_sequence_that_deviates_alone_does_not_count():
+    profile = np.array([[0.8]])
+    average, _ = average_of(0.8, 400.0, profile=profile, steps=200)
+    assert not average.end_sequence()
+    add_sequence(average, 0.1, profile=profile)
+    assert average.end_sequence()
+    assert add_sequence(average, 0.8, profile=profile) > 350
+    assert not average.end_sequence()
+
+
+def test_the_first_sequence_counts_although_it_deviates_from_the_profile():
+    average, profile = AcceptanceAverage(1, 1), np.array([[0.8]])
+    for _ in range(2):
+        add_sequence(average, 0.1, profile=profile)
+        assert not average.end_sequence()
+        assert average.outcomes.tried.any()
+        average.forget()
+
+
+def test_the_second_sequence_that_deviates_counts():
+    profile = np.array([[0.8]])
+    average, _ = average_of(0.8, 400.0, profile=profile, steps=200)
+    assert not average.end_sequence()
+    add_sequence(average, 0.1, profile=profile)
+    assert average.end_sequence()
+    add_sequence(average, 0.1, profile=profile)
+    assert not average.end_sequence()
+    assert add_sequence(average, 0.1, profile=profile) < 200
+    assert not average.end_sequence()
 
 
 def time_steps(times, tree, steps, draft, target, draft_s=0.4, target_s=1.0):

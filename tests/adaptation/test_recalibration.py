@@ -114,6 +114,18 @@ def test_sequences_that_differ_cost_at_most_half_a_percent():
     assert changes
 
 
+def test_the_strategy_of_an_unusual_sequence_ends_with_it():
+    decoder, recalibration = start(profile_of(MACHINE, MIDDLE), MIDDLE, MACHINE)
+    plan_tree = decoder.tree
+    decoder.decode(recalibration, 600)
+    decoder.number, decoder.table = 2, [[0.95, 0.02, 0.01, 0.01]] * DEPTH
+    decoder.decode(recalibration, 250)
+    assert decoder.tree.max_depth > plan_tree.max_depth
+    decoder.number, decoder.table = 3, MIDDLE
+    decoder.decode(recalibration, 8)
+    assert decoder.tree == plan_tree
+
+
 @pytest.mark.parametrize("batch_size", [1, 2])
 def test_a_useless_draft_is_not_used_until_it_is_restored(batch_size):
     decoder, recalibration = start(profile_of(MACHINE, GOOD), GOOD, MACHINE)
@@ -397,7 +409,7 @@ def test_re_calibration_starts_from_the_acceptance_at_the_planned_context():
         replace(acceptance(p), context_tokens=at, sampling=Sampling()) for p, at in ((GOOD, 100), (BAD, 300))
     )
     measured = profile([latency(MACHINE, context_tokens=at) for at in (100, 300)], [short, long])
-    decoder = SimulatedDecoder(chain(1), BAD, MACHINE, max_nodes=NODES)
+    decoder = SimulatedDecoder(chain(3), BAD, MACHINE, max_nodes=NODES)
     decoder.text = [1] * 300
     recalibration = Recalibration(measured, PlanRequest(context_tokens=300), now_s=lambda: 0.0)
     recalibration.attach(decoder)

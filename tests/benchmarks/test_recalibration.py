@@ -18,23 +18,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:acceptance. decoding two sequenc
 
 @pytest.fixture(scope="module")
 def stream(target, draft, prompts):
-    before = streams.Part(draft=draft, measured_prompts=prompts, prompts=prompts, context_tokens=16)
-    return streams.Stream(name="another draft", before=before, after=replace(before, draft=target))
+    before = streams.Part(name="draft", draft=draft, measured_prompts=prompts, prompts=prompts, context_tokens=16)
+    return streams.Stream(name="another draft", before=before, after=replace(before, name="target", draft=target))
 
 
 @pytest.fixture(scope="module")
 def profiles(target, draft, stream):
-    models = pair_of(target, draft)
-    return {
-        id(part): streams.measure_profile(models, part, LITTLE, show_progress=False)
-        for part in (stream.before, stream.after)
-    }
+    return recalibration.Profiles(pair_of(target, draft), LITTLE, None).of(stream, 0)
 
 
 def test_every_strategy_decodes_every_sequence_and_outputs_are_equal(target, draft, stream, profiles):
     models = pair_of(target, draft)
     plans = [TokenTree([-1, 0]), TokenTree([-1, 0, 1])]
-    builders = recalibration.strategy_builders(models, stream, profiles[id(stream.before)], plans, [])
+    builders = recalibration.strategy_builders(models, stream, profiles[stream.before.name], plans, [])
     decoded = recalibration.decode(stream, builders, LITTLE, 2)
     assert {len(strategy.tokens) for strategy in decoded.values()} == {LITTLE.sequences}
     assert len({str(strategy.tokens) for strategy in decoded.values()}) == 1
@@ -43,18 +39,32 @@ def test_every_strategy_decodes_every_sequence_and_outputs_are_equal(target, dra
     assert recalibration.compare_outputs(models, stream, decoded, 2) == "DIFFER"
 
 
-def test_a_line_has_the_rate_of_every_strategy(target, draft, stream, profiles):
-    first, plan, *_ = recalibration.run(pair_of(target, draft), stream, profiles, LITTLE, 2)
+def test_a_line_has_the_rate_of_every_strategy(target, draft, stream, profiles, capsys):
+    gains = recalibration.run(pair_of(target, draft), stream, profiles, LITTLE, 2)
+    first, plan, *_ = capsys.readouterr().out.splitlines()
     assert first.startswith("another draft")
     assert len(first.split()) == 2 + 4 + 2 + 1 + 1
+    assert f"{gains.best:+.1%}" in first
     assert plan.startswith("  plan: ")
 
 
-def test_the_times_of_a_profile_do_not_depend_on_the_machine(target, draft, stream, profiles):
+def test_the_times_of_a_profile_do_not_depend_on_the_machine(target, draft, stream, profiles, capsys):
     def lines():
-        return recalibration.run(pair_of(target, draft), stream, profiles, LITTLE, 1, profiles)
+        recalibration.run(pair_of(target, draft), stream, profiles, LITTLE, 1, profiles)
+        return capsys.readouterr().out
 
     assert lines() == lines()
+
+
+def test_profiles_of_a_folder_are_not_measured_again(target, draft, stream, tmp_path, monkeypatch):
+    def measured():
+        return recalibration.Profiles(pair_of(target, draft), LITTLE, tmp_path).of(stream, 3)
+
+    first = measured()
+    monkeypatch.setattr(recalibration, "measure_profile", None)
+    again = measured()
+    assert {path.name for path in tmp_path.iterdir()} == {"draft-3.yaml", "target-3.yaml"}
+    assert [again[name].created for name in first] == [first[name].created for name in first]
 
 
 def test_a_profile_clock_adds_up_the_predicted_steps(target, draft, stream, profiles):
@@ -79,7 +89,7 @@ def test_each_sequence_takes_the_median_of_its_repeats():
 
 
 def test_reused_prompts_are_shorter(draft):
-    part = streams.Part(draft=draft, measured_prompts=[], prompts=[[1] * 12, [2] * 12], context_tokens=12)
+    part = streams.Part(name="a", draft=draft, measured_prompts=[], prompts=[[1] * 12, [2] * 12], context_tokens=12)
     assert [len(part.prompt(number)) for number in range(5)] == [12, 12, 7, 7, 2]
 
 

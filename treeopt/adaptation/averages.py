@@ -20,7 +20,7 @@ from treeopt.records.accepted_ranks import AcceptedRanks, step_starts
 from treeopt.runtime.decoding.observer import StepSeconds
 from treeopt.trees import TokenTree
 
-HALF_LIFE_STEPS = 256
+HALF_LIFE_STEPS = 512
 PROFILE_TRIALS, UNMEASURED_TRIALS = 32.0, 6.0
 """Weight of the profile in the shift, in trials; the second if it was measured with another sampling or draft model."""
 CELL_TRIALS = 40.0
@@ -80,20 +80,46 @@ class Visits:
         return outcomes
 
 
+class _Counts(NamedTuple):
+    """Decaying counts, float64 (D, K) each."""
+
+    tried: Float64
+    accepted: Float64
+    expected: Float64
+    """Accepted children that the profile predicts for the tried ones."""
+
+    @classmethod
+    def none(cls, depths: int, ranks: int) -> "_Counts":
+        return cls(*np.zeros((3, depths, ranks)))
+
+    def add(self, new: "_Counts", keep: float) -> "_Counts":
+        """Return the sum of new counts and the fraction `keep` of these."""
+        return _Counts(*(keep * old + added for old, added in zip(self, new, strict=True)))
+
+
 class AcceptanceAverage:
     """Decaying counts of outcomes, next to what the profile predicts for the same trials."""
 
     def __init__(self, depths: int, ranks: int) -> None:
-        self.outcomes = Outcomes.none(depths, ranks)
-        self._expected = np.zeros((depths, ranks))
-        """Accepted children that the profile predicts for the tried ones."""
+        self._shape = depths, ranks
+        self._start(PROFILE_TRIALS)
+
+    def _start(self, profile_trials: float) -> None:
+        self._profile_trials = profile_trials
+        self._counts = self._counts_before = _Counts.none(*self._shape)
+        """The second without the current sequence."""
+        self._deviates, self._deviated_before = False, True
+        """Whether the current sequence deviates from the average, and whether the previous one did; the first one counts."""
         self._excess = self._variance = 0.0
         """Accepted first children minus those that the average predicts, in recent steps, and their variance."""
-        self._profile_trials = PROFILE_TRIALS
+
+    @property
+    def outcomes(self) -> Outcomes:
+        return Outcomes(self._counts.tried, self._counts.accepted)
 
     def add(self, new: Outcomes, steps: int, profile: Float64) -> None:
         """Add the outcomes of some steps; `profile` (D, K) is their predicted conditional acceptance."""
-        keep = 0.5 ** (steps / HALF_LIFE_STEPS)
+        keep, counts = 0.5 ** (steps / HALF_LIFE_STEPS), _Counts(*new, expected=new.tried * profile)
         p = apply_shift(profile, self.shift(profile))
         recent = 0.5 ** (steps / RECENT_HALF_LIFE_STEPS)
         self._excess = recent * self._excess + float((new.accepted - new.tried * p)[:, 0].sum())
@@ -101,15 +127,25 @@ class AcceptanceAverage:
         if abs(self._excess) > MAX_Z_SCORE * math.sqrt(CORRELATION * self._variance + 1.0):
             keep *= RETAINED
             self._excess = self._variance = 0.0
-        self.outcomes = Outcomes(*(keep * old + added for old, added in zip(self.outcomes, new, strict=True)))
-        self._expected = keep * self._expected + new.tried * profile
+            self._deviates = True
+        self._counts = self._counts.add(counts, keep)
+
+    def end_sequence(self) -> bool:
+        """Drop the counts of a sequence that deviates alone, and return whether it did.
+
+        Single sequences may be unlike all others.  If the next one deviates too, acceptance has changed.
+        """
+        alone = self._deviates and not self._deviated_before
+        if alone:
+            self._counts = self._counts_before
+            self._excess = self._variance = 0.0
+        self._counts_before = self._counts
+        self._deviates, self._deviated_before = False, self._deviates
+        return alone
 
     def forget(self) -> None:
         """Start again, with a profile that was measured with another sampling or draft model."""
-        self.outcomes = Outcomes.none(*self._expected.shape)
-        self._expected = np.zeros_like(self._expected)
-        self._excess = self._variance = 0.0
-        self._profile_trials = UNMEASURED_TRIALS
+        self._start(UNMEASURED_TRIALS)
 
     def shift(self, profile: Float64) -> Float64:
         """Return (D, K): the shift of the log odds of the profile's conditional acceptance.
@@ -118,12 +154,12 @@ class AcceptanceAverage:
         depth; so depths and ranks that the tree does not try are shifted too.  Each depth and rank then adds its own
         outcomes.
         """
-        tried, accepted = self.outcomes
-        expected = np.where(tried > 0, self._expected / np.maximum(tried, MIN_P), profile)
+        tried, accepted, predicted = self._counts
+        expected = np.where(tried > 0, predicted / np.maximum(tried, MIN_P), profile)
         shifts = np.zeros_like(profile)
         for ranks in (slice(0, 1), slice(1, None)):
             if (trials := float(tried[:, ranks].sum())) > 0:
-                p = float(self._expected[:, ranks].sum()) / trials
+                p = float(predicted[:, ranks].sum()) / trials
                 average = (float(accepted[:, ranks].sum()) + self._profile_trials * p) / (trials + self._profile_trials)
                 shifts[:, ranks] = log_odds(np.array(average)) - log_odds(np.array(p))
         cells = (accepted + CELL_TRIALS * apply_shift(expected, shifts)) / (tried + CELL_TRIALS)
@@ -133,10 +169,8 @@ class AcceptanceAverage:
         """Return the measured and the predicted acceptance of first and later children, in words."""
         parts = []
         for name, ranks in (("first", slice(0, 1)), ("later", slice(1, None))):
-            trials = float(self.outcomes.tried[:, ranks].sum())
+            trials, measured, predicted = (float(counts[:, ranks].sum()) for counts in self._counts)
             if trials >= 1:
-                measured = float(self.outcomes.accepted[:, ranks].sum())
-                predicted = float(self._expected[:, ranks].sum())
                 parts.append(
                     f"{measured / trials:.2f} of {name} children accepted, {predicted / trials:.2f} in the profile"
                 )
