@@ -178,6 +178,7 @@ class Recalibration:
         seconds, outcome, is_tree = step.seconds, step.step, isinstance(self.strategy, TokenTree)
         if seconds is not None and step.sequence != self._sequence:
             if self._sequence is not None and self._acceptance.end_sequence():
+                self._visits.paths.clear()
                 self._gain_seen, self._check_interval = True, 1  # leave at once what was only for that sequence
             self._sequence = step.sequence
             self.sequences += 1
