@@ -7,6 +7,7 @@ import pytest
 
 from treeopt.adaptation.averages import (
     HALF_LIFE_STEPS,
+    MIN_SEQUENCES,
     TIMES_TOLERANCE,
     WARM_UP_STEPS,
     AcceptanceAverage,
@@ -120,35 +121,41 @@ def test_deviating_steps_discard_most_counts():
         assert tried > 300 if kept else tried < 160
 
 
+def average_of_sequences(profile):
+    average, _ = average_of(0.8, 400.0, profile=profile, steps=200)
+    for _ in range(MIN_SEQUENCES):
+        assert not average.end_sequence()
+    return average
+
+
 def test_a_sequence_that_deviates_alone_does_not_count():
     profile = np.array([[0.8]])
-    average, _ = average_of(0.8, 400.0, profile=profile, steps=200)
-    assert not average.end_sequence()
+    average = average_of_sequences(profile)
     add_sequence(average, 0.1, profile=profile)
     assert average.end_sequence()
     assert add_sequence(average, 0.8, profile=profile) > 350
     assert not average.end_sequence()
 
 
-def test_the_first_sequence_counts_although_it_deviates_from_the_profile():
-    average, profile = AcceptanceAverage(1, 1), np.array([[0.8]])
-    for _ in range(2):
-        add_sequence(average, 0.1, profile=profile)
-        assert not average.end_sequence()
-        assert average.outcomes.tried.any()
-        average.forget()
-
-
 def test_the_second_sequence_that_deviates_counts():
     profile = np.array([[0.8]])
-    average, _ = average_of(0.8, 400.0, profile=profile, steps=200)
-    assert not average.end_sequence()
+    average = average_of_sequences(profile)
     add_sequence(average, 0.1, profile=profile)
     assert average.end_sequence()
     add_sequence(average, 0.1, profile=profile)
     assert not average.end_sequence()
     assert add_sequence(average, 0.1, profile=profile) < 200
     assert not average.end_sequence()
+
+
+def test_the_first_sequences_count_although_they_deviate():
+    average, profile = AcceptanceAverage(1, 1), np.array([[0.8]])
+    for _ in range(2):
+        for p in (0.1, 0.8) * (MIN_SEQUENCES // 2):
+            add_sequence(average, p, profile=profile)
+            assert not average.end_sequence()
+            assert average.outcomes.tried.any()
+        average.forget()
 
 
 def time_steps(times, tree, steps, draft, target, draft_s=0.4, target_s=1.0):

@@ -117,11 +117,12 @@ def test_sequences_that_differ_cost_at_most_half_a_percent():
 def test_the_strategy_of_an_unusual_sequence_ends_with_it():
     decoder, recalibration = start(profile_of(MACHINE, MIDDLE), MIDDLE, MACHINE)
     plan_tree = decoder.tree
-    decoder.decode(recalibration, 600)
-    decoder.number, decoder.table = 2, [[0.95, 0.02, 0.01, 0.01]] * DEPTH
+    for decoder.number in range(1, 6):
+        decoder.decode(recalibration, 120)
+    decoder.number, decoder.table = 6, [[0.95, 0.02, 0.01, 0.01]] * DEPTH
     decoder.decode(recalibration, 250)
     assert decoder.tree.max_depth > plan_tree.max_depth
-    decoder.number, decoder.table = 3, MIDDLE
+    decoder.number, decoder.table = 7, MIDDLE
     decoder.decode(recalibration, 8)
     assert decoder.tree == plan_tree
 

@@ -29,6 +29,8 @@ MAX_Z_SCORE = 4.5
 """Deviation of recent steps from the average, in standard errors, above which most earlier counts are discarded."""
 RECENT_HALF_LIFE_STEPS, RETAINED = 64, 0.2
 """Half-life of the recent steps, and the fraction of the earlier counts that is kept."""
+MIN_SEQUENCES = 4
+"""Sequences that count in any case, because too few are known to call one unusual."""
 CORRELATION = 2.0
 """Variance of accepted counts relative to the binomial one, because neighbouring tokens are correlated."""
 TIMES_HALF_LIFE_STEPS = 64
@@ -108,8 +110,9 @@ class AcceptanceAverage:
         self._profile_trials = profile_trials
         self._counts = self._counts_before = _Counts.none(*self._shape)
         """The second without the current sequence."""
-        self._deviates, self._deviated_before = False, True
-        """Whether the current sequence deviates from the average, and whether the previous one did; the first one counts."""
+        self._sequences = 0
+        self._deviates = self._deviated_before = False
+        """Whether the current sequence deviates from the average, and whether the previous one did."""
         self._excess = self._variance = 0.0
         """Accepted first children minus those that the average predicts, in recent steps, and their variance."""
 
@@ -135,7 +138,8 @@ class AcceptanceAverage:
 
         Single sequences may be unlike all others.  If the next one deviates too, acceptance has changed.
         """
-        alone = self._deviates and not self._deviated_before
+        self._sequences += 1
+        alone = self._deviates and not self._deviated_before and self._sequences > MIN_SEQUENCES
         if alone:
             self._counts = self._counts_before
             self._excess = self._variance = 0.0
