@@ -299,9 +299,15 @@ def main() -> None:
         "--times", choices=["machine", "profile", "another profile"], default="machine", help="default: %(default)s"
     )
     parser.add_argument("--profiles", type=int, default=2, help="of each part with --times 'another profile'")
-    parser.add_argument("--folder", type=Path, help="keeps the profiles; those that it contains are not measured again")
+    parser.add_argument("--folder", type=Path, help="keeps the profiles; those that it contains are not measured")
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     args = parser.parse_args()
+    if args.profiles < 2:
+        parser.error(
+            f"--profiles: expected at least 2, so that one can time the plans of another. Got {args.profiles}."
+        )
+    if args.folder is not None:
+        args.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(args.threads)
     tqdm.write(describe_environment())
     models = load_pair(threads=args.threads)
