@@ -298,13 +298,16 @@ def main() -> None:
     parser.add_argument(
         "--times", choices=["machine", "profile", "another profile"], default="machine", help="default: %(default)s"
     )
-    parser.add_argument("--profiles", type=int, default=2, help="of each part with --times 'another profile'")
+    parser.add_argument(
+        "--profiles", type=int, default=1, help="of each part; plans are made from each (default: %(default)s)"
+    )
     parser.add_argument("--folder", type=Path, help="keeps the profiles; those that it contains are not measured")
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
     args = parser.parse_args()
-    if args.profiles < 2:
+    next_profile = int(args.times == "another profile")
+    if args.profiles <= next_profile:
         parser.error(
-            f"--profiles: expected at least 2, so that one can time the plans of another. Got {args.profiles}."
+            f"--profiles: expected at least {1 + next_profile} with --times {args.times}. Got {args.profiles}."
         )
     if args.folder is not None:
         args.folder.mkdir(parents=True, exist_ok=True)
@@ -326,16 +329,14 @@ def main() -> None:
         f"{'stream':<27}{FIXED:>9}{ADAPTED:>9}{LEARNING:>9}{BEST:>9}{'gain':>9}{ADAPTED:>9}{'share':>7}  outputs"
     )
     profiles = Profiles(models, effort, args.folder)
-    count = args.profiles if args.times == "another profile" else 1
     for stream in chosen:
         gains = []
-        for number in range(count):
-            plans = profiles.of(stream, number)
-            step_times = None if args.times == "machine" else profiles.of(stream, (number + 1) % count)
-            gains.append(run(models, stream, plans, effort, args.repeats, step_times))
-        if count > 1:
+        for number in range(args.profiles):
+            timed = None if args.times == "machine" else profiles.of(stream, (number + next_profile) % args.profiles)
+            gains.append(run(models, stream, profiles.of(stream, number), effort, args.repeats, timed))
+        if len(gains) > 1:
             mean, least = Gains(*np.mean(gains, axis=0).tolist()), min(gain.adapted for gain in gains)
-            tqdm.write(f"{f'mean of {count}':<63}{mean.columns}  least {least:+.1%}")
+            tqdm.write(f"{f'mean of {len(gains)}':<63}{mean.columns}  least {least:+.1%}")
 
 
 if __name__ == "__main__":

@@ -90,10 +90,6 @@ class _Counts(NamedTuple):
     expected: Float64
     """Accepted children that the profile predicts for the tried ones."""
 
-    @classmethod
-    def none(cls, depths: int, ranks: int) -> "_Counts":
-        return cls(*np.zeros((3, depths, ranks)))
-
     def add(self, new: "_Counts", keep: float) -> "_Counts":
         """Return the sum of new counts and the fraction `keep` of these."""
         return _Counts(*(keep * old + added for old, added in zip(self, new, strict=True)))
@@ -108,7 +104,7 @@ class AcceptanceAverage:
 
     def _start(self, profile_trials: float) -> None:
         self._profile_trials = profile_trials
-        self._counts = self._counts_before = _Counts.none(*self._shape)
+        self._counts = self._counts_before = _Counts(*np.zeros((3, *self._shape)))
         """The second without the current sequence."""
         self._sequences = 0
         self._deviates = self._deviated_before = False
